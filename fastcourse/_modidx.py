@@ -48,6 +48,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'fastcourse.course.cli._no': ('course/cli.html#_no', 'fastcourse/course/cli.py'),
                                        'fastcourse.course.cli._show': ('course/cli.html#_show', 'fastcourse/course/cli.py'),
                                        'fastcourse.course.cli._show_version': ('course/cli.html#_show_version', 'fastcourse/course/cli.py'),
+                                       'fastcourse.course.cli._stop': ('course/cli.html#_stop', 'fastcourse/course/cli.py'),
                                        'fastcourse.course.cli._table': ('course/cli.html#_table', 'fastcourse/course/cli.py'),
                                        'fastcourse.course.cli._workspace': ('course/cli.html#_workspace', 'fastcourse/course/cli.py'),
                                        'fastcourse.course.cli.build': ('course/cli.html#build', 'fastcourse/course/cli.py'),

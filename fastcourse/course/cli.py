@@ -7,6 +7,7 @@ __all__ = ['app', 'data', 'welcome', 'start', 'run', 'check', 'progress', 'homew
 
 # %% ../../nbs/course/90_cli.ipynb #cb6f86f0
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -96,11 +97,11 @@ def check(lesson: Annotated[str, _LESSON]):
     _show(check_lesson(settings.lesson(lesson), workspace))
 
 
-def _show(results: list):
-    "Print the cards; exit 1 unless every exercise is passed"
+def _show(results: list, otherwise: str = ""):
+    "Print the cards; exit 1, and say what follows from it, unless every exercise is passed"
     for result in results: typer.echo(f"{result.card}\n")
     passed = sum(result.outcome == "passed" for result in results)
-    if passed < len(results): _no(f"{passed} of {len(results)} exercises passed.")
+    if passed < len(results): _no(f"{passed} of {len(results)} exercises passed. {otherwise}".strip())
     typer.echo(f"{passed} of {len(results)} exercises passed.")
 
 
@@ -124,7 +125,7 @@ def _table(columns: list[str], rows: list[tuple]):
     from rich import box
     from rich.console import Console
     from rich.table import Table
-    table = Table(*columns, box=box.SIMPLE)
+    table = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for row in rows: table.add_row(*map(str, row))
     Console().print(table)
 
@@ -137,9 +138,9 @@ def homework(lesson: Annotated[str, _LESSON],
     workspace, settings = _workspace()
     lesson, arguments = settings.lesson(lesson), arguments or []
     typer.echo(f"Wrote {export_homework(lesson, workspace)}")
-    command = shlex.join(homework_command(lesson, arguments))
-    _show(check_exported(lesson, workspace.homework, workspace))
-    typer.echo(f"To repeat this: cd {shlex.quote(str(workspace.folder))} && {command}")
+    command = f"cd {shlex.quote(str(workspace.folder))} && {shlex.join(homework_command(lesson, arguments))}"
+    _show(check_exported(lesson, workspace.homework, workspace), f"The script is not run before all are. To run it all the same: {command}")
+    typer.echo(f"To repeat this: {command}")
     if code := run_homework(lesson, workspace, arguments): _no(f"The script ended with exit code {code}.")
 
 # %% ../../nbs/course/90_cli.ipynb #af6737bd
@@ -148,7 +149,8 @@ def _data(context: typer.Context):
     "List the data sets that the course brings."
     if context.invoked_subcommand: return
     from fastcourse.train.cards import catalogue
-    rows = [(c.name, c.title, f"{sum(c.images.values()):,}", f"{c.px} px", f"{c.bytes / 1e6:.1f} MB", c.licence) for c in catalogue()]
+    rows = [(c.name, c.title, f"{sum(c.images.values()):,}", f"{c.px} px", f"{c.bytes / 1e6:.1f} MB", re.split("[,;]", c.licence)[0])
+            for c in catalogue()]
     _table(["name", "what", "images", "size", "file", "licence"], rows)
 
 
@@ -199,10 +201,14 @@ def build(check: Annotated[bool, typer.Option("--check", help="Only compare; exi
 def main():
     "The command's entry point: an error of ours is one line, Ctrl-C and a closed pipe are silent"
     try: app(prog_name="fastcourse")
-    except FastcourseError as e:
-        print(f"fastcourse: {' '.join(str(e).split())}", file=sys.stderr)
-        raise SystemExit(2) from None
+    except FastcourseError as e: _stop(str(e))
     except KeyboardInterrupt: raise SystemExit(130) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    except OSError as e: _stop(f"{e.filename or 'The system'} cannot be used ({e.strerror}). Run `fastcourse doctor`, which looks at the disk and the folder.")
+
+
+def _stop(message: str):
+    print(f"fastcourse: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(2) from None

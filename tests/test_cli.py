@@ -1,0 +1,194 @@
+"""The command line: light, clear, and never with a traceback."""
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from conftest import CLI, ROOT, fastcourse, tree, write_notebook
+from typer.testing import CliRunner
+
+from fastcourse.course.cli import app
+from fastcourse.course.lab import is_free
+from fastcourse.train import cards
+
+HEAVY = {"torch", "torchvision", "numpy", "pandas", "matplotlib", "nbformat", "nbclient", "nbdev", "jupyterlab", "jupyter_client", "IPython", "accelerate"}
+
+
+@pytest.mark.parametrize("code", [
+    "import fastcourse", "import fastcourse.settings", "import fastcourse.course.cli, fastcourse.course.workspace, fastcourse.course.homework",
+    "sys.argv[1:] = ['--help']; from fastcourse.course.cli import main; main()",
+    "sys.argv[1:] = ['data']; from fastcourse.course.cli import main; main()",
+])
+def test_what_should_be_light_imports_nothing_heavy(tmp_path, code):
+    code = f"import sys, atexit; atexit.register(lambda: print('loaded', *sys.modules)); {code}"
+    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert not HEAVY & set(done.stdout.split("loaded ")[-1].split())
+
+
+def refused(done, *words):
+    "Exit code 2 and one line that holds these words"
+    assert done.returncode == 2, done
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("fastcourse: ") and all(word in line for word in words), line
+
+
+def test_without_a_workspace(tmp_path):
+    for command in ["run", "1"], ["check", "1"], ["homework", "1"], ["progress"]:
+        refused(fastcourse(*command, cwd=tmp_path), "no course folder", "fastcourse start")
+
+
+def test_an_unknown_lesson(course):
+    for command in "run", "check", "homework":
+        refused(fastcourse(command, "99", cwd=course.folder), "no lesson '99'", "1 lr_finding")
+
+
+def test_folders_that_will_not_do(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    refused(fastcourse("start", "file", cwd=tmp_path), "is a file", "fastcourse start FOLDER")
+    refused(fastcourse("start", "file/below", cwd=tmp_path), "cannot be used")
+    refused(fastcourse("start", ROOT, cwd=tmp_path), "own source")
+    refused(fastcourse("start", "new", "--profile", "banking", cwd=tmp_path), "banking", "radiology, trading")
+    if Path("/proc").is_dir(): refused(fastcourse("start", "/proc/course", cwd=tmp_path), "cannot be used")
+    assert tree(tmp_path) == {"file": b"mine"}
+
+
+def test_a_wrong_setting_is_named_with_file_and_line(course):
+    (course.folder / "settings.ini").write_text("[fastcourse]\n\nseed = seven\n")
+    refused(fastcourse("progress", cwd=course.lessons), str(course.folder / "settings.ini"), "line 3", "seed")
+
+
+def test_a_port_that_is_taken(course):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        refused(fastcourse("start", "--port", port, "--no-browser", cwd=course.folder), f"Port {port} is taken", "--port")
+
+
+def test_without_jupyter(course):
+    refused(fastcourse("start", "--no-browser", cwd=course.folder, code=f"import sys; sys.modules['jupyterlab'] = None; {CLI}"),
+            "JupyterLab is not installed", "pip install jupyterlab")
+
+
+@pytest.mark.parametrize("arguments", [["strat"], ["run"], ["start", "--port", "0"], ["start", "--port", "many"], ["data", "mnist"]])
+def test_wrong_usage(tmp_path, arguments):
+    done = fastcourse(*arguments, cwd=tmp_path)
+    assert done.returncode == 2 and "Error" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_damaged_or_missing_notebook(course):
+    file = course.lessons / "01_lr_finding.ipynb"
+    file.write_text("{ half")
+    for command in "run", "check", "homework": refused(fastcourse(command, "1", cwd=course.folder), "is not a notebook")
+    file.unlink()
+    for command in "run", "check", "homework": refused(fastcourse(command, "1", cwd=course.folder), "is missing", "fastcourse start")
+
+
+EXP = "#| default_exp lr_finding"
+MAIN = "#| export\ndef main(): pass"
+
+
+@pytest.mark.parametrize("cells, words", [
+    ([EXP, "#| export\n%matplotlib inline", MAIN], ["cell 2 (`%matplotlib inline`)", "notebook only"]),
+    ([EXP, "#| export\nfiles = !ls", MAIN], ["cell 2", "notebook only"]),
+    ([EXP, "#| export\nget_ipython().system('ls')", MAIN], ["cell 2", "get_ipython"]),
+    ([EXP, "%matplotlib inline", "#| export\ndef f(:\n    pass", MAIN], ["cell 3", "def f(:"]),
+    ([EXP, "#| export\nx = 1"], ["no function main"]),
+    (["#| default_exp other", MAIN], ["#| default_exp lr_finding"]),
+    ([EXP, "#| export\n1 / 0", MAIN], ["cannot be checked: ZeroDivisionError", "at `1 / 0`"]),
+    ([EXP, "#| export\nimport sys; sys.exit(0)", MAIN], ["cannot be checked: SystemExit"]),
+    ([EXP, "#| export\nimport os; os._exit(0)", MAIN], ["ended without a result (exit code 0)"]),
+])
+def test_a_notebook_that_is_no_module(course, cells, words):
+    write_notebook(course.lessons / "01_lr_finding.ipynb", *cells)
+    refused(fastcourse("check", "1", cwd=course.folder), *words)
+    assert not list(course.homework.iterdir()), "checking leaves nothing in homework/"
+
+
+def test_start_makes_keeps_and_finds_the_folder(tmp_path):
+    first = fastcourse("start", "--no-lab", "--profile", "trading", cwd=tmp_path)
+    folder = tmp_path / "bootcamp"
+    assert first.returncode == 0 and str(folder) in first.stdout
+    before = tree(folder)
+    for cwd in tmp_path, folder, folder / "lessons": assert fastcourse("start", "--no-lab", cwd=cwd).returncode == 0
+    assert tree(folder) == before and b"profile = trading" in before["settings.ini"]
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_progress_counts_what_was_recorded(course):
+    assert "0 of " in fastcourse("progress", cwd=course.folder).stdout
+
+
+def test_data_is_listed_and_shown(tmp_path):
+    listed = fastcourse("data", cwd=tmp_path, COLUMNS="160")
+    assert listed.returncode == 0
+    for card in cards.catalogue():
+        (row,) = [line for line in listed.stdout.splitlines() if line.startswith(f"{card.name} ")]
+        assert card.licence[:7] in row and f" {sum(card.images.values()):,} " in row and f" {card.px} px " in row
+        assert fastcourse("data", "show", card.name, cwd=tmp_path).stdout == card.text() + "\n"
+    for command in "show", "verify": refused(fastcourse("data", command, "mnist", cwd=tmp_path), "no data set 'mnist'", "fashion_mnist")
+
+
+def test_a_flipped_bit_in_the_data_is_found(tmp_path, monkeypatch):
+    copy = shutil.copytree(cards._FOLDER, tmp_path / "data")
+    monkeypatch.setattr(cards, "_FOLDER", copy)
+    assert CliRunner().invoke(app, ["data", "verify"]).exit_code == 0
+    bad, good = cards.catalogue()[:2]
+    whole = (copy / bad.file).read_bytes()
+    (copy / bad.file).write_bytes(whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
+    done = CliRunner().invoke(app, ["data", "verify"])
+    assert done.exit_code == 1 and re.search(rf"^FAIL .*{bad.file}", done.output, re.M) and re.search(rf"^OK .*{good.file}", done.output, re.M)
+    assert CliRunner().invoke(app, ["data", "verify", good.name]).exit_code == 0
+
+
+def test_a_closed_pipe_is_silent(tmp_path):
+    command = f"'{sys.executable}' -P -c '{CLI}' data | true"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+@pytest.fixture
+def lab(course, tmp_path):
+    "A real JupyterLab, for a user whose own kernel `python3` is another; (process, url with a place for the path)"
+    kernel = tmp_path / "home" / ".local" / "share" / "jupyter" / "kernels" / "python3"
+    kernel.mkdir(parents=True)
+    (kernel / "kernel.json").write_text(json.dumps(dict(argv=["/other/python3", "{connection_file}"], display_name="Other", language="python")))
+    out = open(tmp_path / "out", "w+")
+    process = subprocess.Popen([sys.executable, "-P", "-c", CLI, "start", "--no-browser"], cwd=course.folder, stdout=out, stderr=subprocess.STDOUT,
+                               env={**os.environ, "HOME": str(tmp_path / "home")})
+    for _ in range(300):
+        time.sleep(0.2)
+        found = re.search(r"http://127.0.0.1:(\d+)/lab/tree/lessons/01_lr_finding.ipynb\?token=(\w+)", (tmp_path / "out").read_text())
+        if found or process.poll() is not None: break
+    try: yield process, f"http://127.0.0.1:{found[1]}/%s?token={found[2]}", tmp_path / "out"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_jupyterlab_opens_on_the_lesson_with_this_python_and_asks_nobody(lab, course, stop):
+    process, url, out = lab
+    def get(path): return json.load(urlopen(url % path, timeout=30))
+    kernels = get("api/kernelspecs")
+    assert kernels["default"] == "python3" and kernels["kernelspecs"]["python3"]["spec"]["argv"][0] == sys.executable
+    assert "Python 3" in kernels["kernelspecs"]["python3"]["spec"]["display_name"]
+    assert {x["name"] for x in get("api/contents")["content"]} >= {"lessons", "homework", "settings.ini"}
+    assert get("lab/api/news") == {"news": []} and get("lab/api/update") == {"notification": None}
+    assert get("lab/api/settings/@jupyterlab/apputils-extension:notification")["schema"]["properties"]["fetchNews"]["default"] == "false"
+    page = json.loads(re.search(r'<script id="jupyter-config-data"[^>]*>(.*?)</script>', urlopen(url % "lab").read().decode(), re.S)[1])
+    assert page["news"]["disabled"] is True
+    process.send_signal(stop)
+    assert process.wait(20) == 0
+    said = out.read_text()
+    assert "about 30 minutes" in said and "Ctrl-C" in said and "Traceback" not in said
+    assert is_free(int(url.split(":")[2].split("/")[0]))
