@@ -142,7 +142,7 @@ class Learner:
         "The loop above with a progress bar and an evaluation at each epoch's end; `record` is anything with `.log(**values)`"
         plan = self.plan(recipe, epochs)
         history, losses = History(plan), []
-        with tqdm(total=len(plan), file=sys.stdout, disable=not progress or self.team.rank > 0, unit="step") as bar, timer(self.device) as t:
+        with tqdm(total=len(plan), file=sys.stdout, disable=not progress or self.team.rank > 0, unit="step", mininterval=0.5) as bar, timer(self.device) as t:
             for batch in self.batches(plan):
                 losses.append(self.step(batch))
                 if record is not None: record.log(step=batch.step, loss=losses[-1])

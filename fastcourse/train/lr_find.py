@@ -47,9 +47,9 @@ def _enough(lrs, why: str = "") -> None:
     raise FastcourseError(f"{len(lrs)} points are too few to read a rate from: {MIN_POINTS} are needed{why}.", "Start the sweep lower, or take more points a decade.")
 
 
-def _level(losses) -> tuple[float, float]:
-    "The loss before anything was learned and its noise: median and standard deviation of the first eighth"
-    first = np.asarray(losses[: max(3, len(losses) // 8)], dtype=float)
+def _level(losses, points: int) -> tuple[float, float]:
+    "The loss before anything was learned and its noise: median and standard deviation of a sweep's first eighth (8 points at least)"
+    first = np.asarray(losses[: max(8, points // 8)], dtype=float)
     return float(np.median(first)), float(np.std(first))
 
 
@@ -65,7 +65,7 @@ def suggest(lrs, losses) -> Suggestion | None:
     "The suggestion read off a sweep of rising rates and finite losses; None where the loss never descends; an error under 16 points"
     lrs, losses = np.asarray(lrs, dtype=float), np.asarray(losses, dtype=float)
     _enough(lrs)
-    smoothed, (level, noise) = centred(lrs, losses), _level(losses)
+    smoothed, (level, noise) = centred(lrs, losses), _level(losses, len(losses))
     best = int(np.argmin(smoothed))
     gain = level - smoothed[best]
     if gain <= max(3 * noise, 1e-6 * abs(level)): return None
@@ -88,7 +88,7 @@ class _Watch:
             return True
         self.losses.append(loss)
         if len(self.losses) < max(MIN_POINTS, len(self.lrs) // 8): return False
-        level, noise = _level(self.losses[: max(3, len(self.lrs) // 8)])
+        level, noise = _level(self.losses, len(self.lrs))
         now = float(np.median(self.losses[-3:]))
         self.best = min(self.best, now)
         if now > level + max(level - self.best, 4 * noise, 1e-3 * abs(level)): self.reason = f"the loss diverged {at}"
