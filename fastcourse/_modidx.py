@@ -233,6 +233,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'fastcourse/course/exercise.py'),
                                             'fastcourse.course.exercise._verdict': ( 'course/exercise.html#_verdict',
                                                                                      'fastcourse/course/exercise.py'),
+                                            'fastcourse.course.exercise._words': ( 'course/exercise.html#_words',
+                                                                                   'fastcourse/course/exercise.py'),
                                             'fastcourse.course.exercise.abbreviate': ( 'course/exercise.html#abbreviate',
                                                                                        'fastcourse/course/exercise.py'),
                                             'fastcourse.course.exercise.check_module': ( 'course/exercise.html#check_module',

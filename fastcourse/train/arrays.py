@@ -32,7 +32,8 @@ def _check_finite(a: np.ndarray, what: str) -> None:
         if first is None and bad.any(): first = start + int(bad.any(1).argmax())
         count += int(bad.sum())
     if count:
-        raise FastcourseError(f"{what} holds {count:,} values that are NaN, infinite or too big, first in sample {first}.",
+        wrong = f"{count:,} values that are NaN, infinite or too big for float32"
+        raise FastcourseError(f"{what} holds {wrong}, the first in sample {first}.",
                               "Leave those samples out, or put numbers there.")
 
 

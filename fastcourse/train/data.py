@@ -86,7 +86,7 @@ def _mean_std(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         mean = shares @ levels
         std = (shares @ levels**2 - mean**2).clamp(min=0).sqrt()
     else: std, mean = torch.std_mean(x, [0, *range(2, x.ndim)], correction=0)
-    return mean.float(), torch.where(std > 1e-7, std, 1).float()
+    return mean.float(), torch.where(std > 1e-6 * mean.abs(), std, 1).float()
 
 # %% ../../nbs/train/30_data.ipynb #ff02da6c
 def _batch_size(n) -> int:
@@ -102,8 +102,8 @@ def _from_source(source: Source, card: Card, size, batch_size) -> Data:
     "The Data of a set: pixels read, resized, a tenth of them under FASTCOURSE_SMALL=1"
     rows = np.arange(len(source.label))
     if is_small():
-        rows = evenly_spread(source.split * len(card.classes) + source.label, 10)
-        print(f"FASTCOURSE_SMALL=1: {len(rows):,} of {len(source.label):,} images of {card.name}, for a quick check only.")
+        rows = evenly_spread(source.split.astype(int) * len(card.classes) + source.label, 10)
+        print(f"FASTCOURSE_SMALL=1: {len(rows):,} of {len(source.label):,} images of {card.name}, for a quick check.")
     x, split = source.pixels(rows), source.split[rows]
     if size is not None: x = resize(x, size)
     def part(i):

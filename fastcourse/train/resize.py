@@ -44,13 +44,13 @@ def _check(x):
         raise FastcourseError(f"Images of shape {list(x.shape[1:])} hold no pixel.", "Give images of 1 pixel or more.")
 
 # %% ../../nbs/train/20_resize.ipynb #e718f8d6
-_BLOCK = 512
+_BLOCK = 1 << 24      # numbers in a block: 64 MB as float32
 
 
 def _resized(x, size):
     wide = x if x.dtype == torch.float64 else x.float()
     small = F.interpolate(wide, size=size, mode="bilinear", antialias=True, align_corners=False)
-    return small.round_().clamp_(0, 255).to(torch.uint8) if x.dtype == torch.uint8 else small.to(x.dtype)
+    return small.round_().to(torch.uint8) if x.dtype == torch.uint8 else small.to(x.dtype)
 
 
 def resize(x, size):
@@ -60,6 +60,7 @@ def resize(x, size):
     if x.shape[-2:] == size: return x
     if not len(x): return x.new_empty(0, x.shape[1], *size)
     channels_last = not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
-    blocks = [_resized(block, size) for block in (x.split(_BLOCK) if x.dtype == torch.uint8 else [x])]
+    step = max(_BLOCK // x[0].numel(), 1) if x.dtype == torch.uint8 else len(x)
+    blocks = [_resized(block, size) for block in x.split(step)]
     y = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
     return y.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)

@@ -8,6 +8,7 @@ __all__ = ['SPLITS', 'Source', 'read_set', 'validation_rows', 'read_full_fashion
 # %% ../../nbs/train/28_sets.ipynb #69b7db75
 import gzip
 import hashlib
+import io
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 
-from ..settings import FastcourseError, load_settings
+from ..settings import load_settings
 from .cards import DataError, card_of, check_sum, data_file
 from .core import key
 from .splits import balanced_sample
@@ -45,10 +47,8 @@ def _fashion_mnist() -> Source:
 # %% ../../nbs/train/28_sets.ipynb #218bfc80
 def _decode(jpeg: np.ndarray, offsets: np.ndarray, rows) -> torch.Tensor:
     "uint8 [len(rows), 1, h, w]: JPEG file i is jpeg[offsets[i]:offsets[i + 1]]"
-    from torchvision.io import ImageReadMode, decode_jpeg
-
-    data = torch.from_numpy(jpeg)
-    return torch.stack(decode_jpeg([data[offsets[i]:offsets[i + 1]] for i in rows], mode=ImageReadMode.GRAY))
+    files = (io.BytesIO(jpeg[offsets[i]:offsets[i + 1]]) for i in rows)
+    return torch.from_numpy(np.stack([np.asarray(Image.open(file, formats=["JPEG"])) for file in files])[:, None])
 
 
 def _chest_xray() -> Source:
@@ -124,7 +124,7 @@ def _find_full() -> dict:
     places += [(_read_idx, _DEBIAN)] + ([(_read_idx, data / "FashionMNIST" / "raw"), (_download, data)] if data else [])
     for read, place in places:
         try: arrays = read(place)
-        except (OSError, RuntimeError) as e: arrays, failed = None, f" Download: {e}."
+        except (OSError, RuntimeError) as e: arrays, failed = None, f" The download failed: {' '.join(str(e).split())}"
         if arrays: return arrays
     raise DataError(f"The full Fashion-MNIST is not on this machine.{failed}", _THREE_WAYS)
 
