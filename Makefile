@@ -11,13 +11,14 @@ PORT =
 PROFILE =
 DIR =
 BIN = .venv/bin
+HAS_PIP = $(BIN)/python -m pip --version >/dev/null 2>&1
 
 start: .venv/installed
 	@$(BIN)/fastcourse start $(if $(DIR),"$(DIR)") $(if $(PORT),--port "$(PORT)") $(if $(PROFILE),--profile "$(PROFILE)") $(if $(filter no,$(BROWSER)),--no-browser)
 
 test: .venv/installed-for-tests
 	$(BIN)/python .ci/tree.py
-	$(BIN)/ruff check --select F fastcourse tests
+	$(BIN)/ruff check --select F --exclude fastcourse/student fastcourse tests .ci
 	$(BIN)/pytest
 	$(BIN)/nbdev-test nbs
 	FASTCOURSE_SMALL=1 $(BIN)/nbdev-test lessons
@@ -29,9 +30,9 @@ bench: .venv/installed-for-tests
 	@for script in benchmarks/*.py; do [ ! -e "$$script" ] || { echo "$$script"; $(BIN)/python "$$script"; } || exit 1; done
 
 .venv/installed: pyproject.toml
-	@[ -x $(BIN)/python ] || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	@$(HAS_PIP) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "fastcourse needs Python 3.11 or newer, and $(PYTHON) is not that. Install it, or: make start PYTHON=/path/to/python3.12"; exit 2; }
-	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv || { rm -rf .venv; \
+	@$(HAS_PIP) || $(PYTHON) -m venv .venv || { rm -rf .venv; \
 	  echo "$(PYTHON) cannot make a virtual environment. On Debian and Ubuntu: sudo apt install python3-venv"; exit 2; }
 	$(BIN)/python -m pip install --disable-pip-version-check --editable .
 	@touch $@

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import venv
 import zipfile
 from importlib import metadata
@@ -48,7 +47,7 @@ def elsewhere(wheel, tmp_path_factory):
     python = folder / "bin" / "python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=folder, check=True)
     own = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder, check=True).stdout.strip())
-    (own / "dependencies.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
+    (own / "dependencies.pth").write_text("\n".join(p for p in sys.path if Path(p).name in ("site-packages", "dist-packages")))
     found = run(python, "-P", "-c", "import fastcourse, torch; print(fastcourse.__file__)", cwd=folder, check=True).stdout
     assert Path(found.strip()).is_relative_to(own)
     return folder / "bin"

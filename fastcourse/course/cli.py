@@ -43,11 +43,10 @@ def _workspace():
     return workspace, load_settings(workspace.folder)
 
 # %% ../../nbs/course/90_cli.ipynb #87faae00
-def welcome(settings: Settings, folder: Path, lesson: Lesson, port: int) -> str:
+def welcome(settings: Settings, folder: Path, lesson: Lesson) -> str:
     "What a student reads while JupyterLab comes up"
     rows = {"Folder": folder, "Lesson": f"{lesson.number} {lesson.name}, about {lesson.minutes:g} minutes",
-            "Profile": f"{settings.profile} (change it in settings.ini)", "Address": f"http://localhost:{port}/lab",
-            "Stop": "press Ctrl-C here"}
+            "Profile": f"{settings.profile} (change it in settings.ini)", "Stop": "press Ctrl-C here"}
     return "\n".join(["", settings.title, "", *(f"  {k:<9}{v}" for k, v in rows.items()), ""])
 
 
@@ -69,7 +68,7 @@ def start(folder: Annotated[Path | None, typer.Argument(help="Your course folder
     if not lab: return typer.echo(f"{workspace.folder} is ready.")
     workspace.notebook(lesson)
     port = choose_port(port)
-    typer.echo(welcome(settings, workspace.folder, lesson, port))
+    typer.echo(welcome(settings, workspace.folder, lesson))
     open_lab(workspace, lesson, port, browser)
     typer.echo(f"Stopped. Your work is in {workspace.folder}")
 
@@ -130,9 +129,9 @@ def _table(columns: list[str], rows: list[tuple]):
     Console().print(table)
 
 
-@app.command()
+@app.command(context_settings={"ignore_unknown_options": True})
 def homework(lesson: Annotated[str, _LESSON],
-             arguments: Annotated[list[str] | None, typer.Argument(help="For the script, after --, such as: -- --epochs 2 --seed 7")] = None):
+             arguments: Annotated[list[str] | None, typer.Argument(help="For the script, such as: --epochs 2 --seed 7. Its own help: -- --help")] = None):
     "Make a script of your notebook, check it, run it."
     from fastcourse.course.homework import check_exported, export_homework, homework_command, run_homework
     workspace, settings = _workspace()

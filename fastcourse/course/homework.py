@@ -11,7 +11,6 @@ import ast
 import importlib
 import json
 import re
-import shlex
 import subprocess
 import sys
 import tempfile
