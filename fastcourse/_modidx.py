@@ -360,6 +360,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'fastcourse.settings.find_settings': ('settings.html#find_settings', 'fastcourse/settings.py'),
                                      'fastcourse.settings.is_small': ('settings.html#is_small', 'fastcourse/settings.py'),
                                      'fastcourse.settings.load_settings': ('settings.html#load_settings', 'fastcourse/settings.py'),
+                                     'fastcourse.settings.plain_errors': ('settings.html#plain_errors', 'fastcourse/settings.py'),
                                      'fastcourse.settings.short': ('settings.html#short', 'fastcourse/settings.py')},
             'fastcourse.train.arrays': { 'fastcourse.train.arrays._array': ('train/arrays.html#_array', 'fastcourse/train/arrays.py'),
                                          'fastcourse.train.arrays._channels_first': ( 'train/arrays.html#_channels_first',
