@@ -116,6 +116,7 @@ _KINDS = dict(b="truth values", i="numbers", u="numbers", f="numbers", c="comple
 
 
 def _a(value) -> str:
+    if value is None: return "None"
     name = type(value).__name__
     return f"an {name}" if name.lower().startswith((*"aeio", "nd")) else f"a {name}"
 
@@ -325,7 +326,7 @@ _FRAME = ("border:1px solid var(--jp-border-color2,#8886);border-left:5px solid 
 
 def _marked(text: str) -> str:
     "Escaped, with `code` and *emphasis*"
-    html = re.sub(r"`([^`]+)`", rf'<code style="{_MONO};background:none;color:inherit">\1</code>', escape(text))
+    html = re.sub(r"`([^`]+)`", rf'<code style="{_MONO};background:none;color:inherit;padding:0">\1</code>', escape(text))
     return re.sub(r"(?<!\w)\*([^\s*][^*]*)\*(?!\w)", r"<em>\1</em>", html)
 
 
