@@ -184,7 +184,7 @@ class Learner:
         return Predictions(torch.cat(parts), data.y.cpu(), torch.arange(len(data)))
 
     def evaluate(self, split="valid", metrics=(), *, size: int | None = None) -> dict[str, float]:
-        "Loss (mean over samples), accuracy for whole-number targets, and each of `metrics`, a function of (scores, targets)"
+        "Loss (mean over samples), accuracy for whole-number targets, and each of `metrics`, a function of (scores, targets); on many processes all must call it"
         said = self.predict(split, size=size)
         with self._evaluating():
             parts = zip(said.scores.split(self.data.batch_size), said.targets.split(self.data.batch_size))

@@ -32,4 +32,4 @@ class Team:
     def share(self, tensors) -> None:
         "Gives every process rank 0's tensors"
         if self.world == 1: return
-        for t in tensors: torch.distributed.broadcast(t, 0)
+        for t in tensors: torch.distributed.broadcast(t.detach(), 0)
