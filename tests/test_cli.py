@@ -113,6 +113,34 @@ def test_a_notebook_that_is_no_module(course, cells, words):
     assert not list(course.homework.iterdir()), "checking leaves nothing in homework/"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("cell, words", [
+    ("# why\n1 / 0", "cell 2 (`1 / 0`): ZeroDivisionError: division by zero"),
+    ("import os; os._exit(1)", "cell 2 (`import os; os._exit(1)`): the Python process died"),
+])
+def test_a_lesson_that_fails_is_saved_up_to_there(course, cell, words):
+    write_notebook(course.lessons / "01_lr_finding.ipynb", "print('before')", cell, "print('after')")
+    done = fastcourse("run", "1", cwd=course.folder)
+    assert done.returncode == 1 and words in done.stderr and "Traceback" not in done.stderr
+    outputs = [c["outputs"] for c in json.loads((course.folder / "executed" / "01_lr_finding.ipynb").read_text())["cells"]]
+    assert "before" in str(outputs[0]) and outputs[2] == []
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_a_lesson_and_its_kernel(course, tmp_path):
+    alive = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(60)"
+    write_notebook(course.lessons / "01_lr_finding.ipynb", alive)
+    process = subprocess.Popen([sys.executable, "-P", "-c", CLI, "run", "1"], cwd=course.folder, stderr=subprocess.PIPE, text=True)
+    pid = course.lessons / "pid"
+    for _ in range(300):
+        time.sleep(0.1)
+        if pid.exists() and pid.read_text(): break
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130 and "Traceback" not in process.stderr.read()
+    with pytest.raises(ProcessLookupError): os.kill(int(pid.read_text()), 0)
+    assert (course.folder / "executed" / "01_lr_finding.ipynb").is_file()
+
+
 def test_start_makes_keeps_and_finds_the_folder(tmp_path):
     first = fastcourse("start", "--no-lab", "--profile", "trading", cwd=tmp_path)
     folder = tmp_path / "bootcamp"
@@ -168,6 +196,7 @@ def lab(course, tmp_path):
         time.sleep(0.2)
         found = re.search(r"http://127.0.0.1:(\d+)/lab/tree/lessons/01_lr_finding.ipynb\?token=(\w+)", (tmp_path / "out").read_text())
         if found or process.poll() is not None: break
+    assert found, (tmp_path / "out").read_text()
     try: yield process, f"http://127.0.0.1:{found[1]}/%s?token={found[2]}", tmp_path / "out"
     finally:
         process.kill()

@@ -15,7 +15,6 @@ from typing import Annotated
 
 import typer
 
-from .. import __version__
 from ..settings import FastcourseError, Lesson, Settings, load_settings
 
 # %% ../../nbs/course/90_cli.ipynb #49e67ed7
@@ -28,7 +27,8 @@ _LESSON = typer.Argument(metavar="LESSON", help="A lesson's number or name.")
 
 def _show_version(wanted: bool):
     if not wanted: return
-    typer.echo(f"fastcourse {__version__}")
+    import fastcourse
+    typer.echo(f"fastcourse {fastcourse.__version__}")
     raise typer.Exit()
 
 

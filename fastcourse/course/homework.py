@@ -60,7 +60,7 @@ def _client(notebook, kernels: Path, folder: Path):
     specs = KernelSpecManager()
     specs.kernel_dirs = [str(kernels)]
     manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=specs)
-    return NotebookClient(notebook, km=manager, timeout=None, resources={"metadata": {"path": str(folder)}})
+    return NotebookClient(notebook, km=manager, timeout=None, shutdown_kernel="immediate", resources={"metadata": {"path": str(folder)}})
 
 
 def _where(index: int, cell: dict) -> str:
