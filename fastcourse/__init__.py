@@ -16,7 +16,8 @@ _HOME = {
     "train.history": "Diverged History",
     "train.learner": "Learner",
     "train.lr_find": "lr_find suggest",
-    "course.exercise": "Exercise exercises",
+    "course.judge": "Exercise",
+    "course.exercise": "exercises",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)

@@ -14,8 +14,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from fastcourse.course import exercise as engine
-from fastcourse.course.exercise import Exercise, check_module, digest, exercises, from_module, gates, judge, progress
+from fastcourse.course import attempts, card
+from fastcourse.course.attempts import digest
+from fastcourse.course.exercise import check_module, exercises, from_module, gates, progress
+from fastcourse.course.judge import Exercise, judge
 from fastcourse.settings import FastcourseError
 
 
@@ -62,7 +64,7 @@ def lesson(*declared, name="made_up", **functions):
 @pytest.fixture(autouse=True)
 def nothing_remembered(tmp_path, monkeypatch):
     "A folder that is no workspace, and a session that has just begun"
-    monkeypatch.setattr(engine, "_session", [])
+    monkeypatch.setattr(attempts, "_session", [])
     monkeypatch.chdir(tmp_path)
 
 
@@ -153,7 +155,7 @@ def test_tensors():
         assert judge(TWOS, twos, lambda x: torch.full((len(x),), 2, dtype=dtype)).outcome == "passed"
     assert judge(TWOS, twos, lambda x: torch.full((1, len(x)), 2.)).outcome == "not yet"
     assert "NaN" in judge(CARELESS, twos, lambda x: torch.full((len(x),), float("nan"), dtype=torch.bfloat16, requires_grad=True)).message
-    assert engine.abbreviate(torch.tensor([1., .5], requires_grad=True)) == "Tensor of shape (2,), float32: [1, 0.5]"
+    assert card.abbreviate(torch.tensor([1., .5], requires_grad=True)) == "Tensor of shape (2,), float32: [1, 0.5]"
     lacks = judge(TWOS, twos, lambda x: torch.ones(2, device="meta").tolist())
     assert lacks.outcome == "raised" and "NotImplementedError" in lacks.message  # torch's own, not a starter's
 
@@ -161,7 +163,7 @@ def test_tensors():
 @pytest.mark.parametrize("value", [{"lr": [1.]}, [np.ones(3), {"a": {2}}], "x" * 10**6, np.zeros((9, 9, 9)), Raises, np.array([]), np.array(["a"])])
 def test_any_value_fits_a_line(value):
     if value is Raises: value = [Raises(), {1: Raises()}]
-    assert len(engine.abbreviate(value)) <= 200 and "\n" not in engine.abbreviate(value)
+    assert len(card.abbreviate(value)) <= 200 and "\n" not in card.abbreviate(value)
 
 
 def test_the_students_objects_are_left_alone():
@@ -382,7 +384,7 @@ def test_attempts_are_lines_of_the_workspace(workspace, monkeypatch):
     task = from_module(lesson()).twos
     task.check(answer(7)), task.check(twos), task.best(twos), task.hint()
     first, second, third = rows(workspace)
-    assert (first["status"], second["status"], third["status"]) == ("not yet", "passed", "hint") and engine._session == []
+    assert (first["status"], second["status"], third["status"]) == ("not yet", "passed", "hint") and attempts._session == []
     assert second == dict(time=second["time"], lesson="made_up", exercise="twos", status="passed", points=3, of=3, code=digest(twos))
     assert second["time"].endswith("+00:00") and len(second["code"]) == 12 and int(second["code"], 16) >= 0
 
@@ -405,14 +407,14 @@ def test_a_torn_or_foreign_line_is_skipped(workspace, end):
 
 def test_a_folder_without_settings_is_no_workspace(workspace):
     (workspace / "below" / ".fastcourse").mkdir(parents=True)
-    assert engine.find_workspace(workspace / "below") == workspace
+    assert attempts.find_workspace(workspace / "below") == workspace
     (workspace / "settings.ini").unlink()
-    assert engine.find_workspace(workspace / "below") is None
+    assert attempts.find_workspace(workspace / "below") is None
 
 
 def test_many_writers_lose_nothing(workspace):
     file = workspace / ".fastcourse" / "attempts.jsonl"
-    with ThreadPoolExecutor(8) as pool: list(pool.map(lambda i: engine._append(file, dict(i=i, filler="x" * (i % 500))), range(800)))
+    with ThreadPoolExecutor(8) as pool: list(pool.map(lambda i: attempts._append(file, dict(i=i, filler="x" * (i % 500))), range(800)))
     assert sorted(row["i"] for row in rows(workspace)) == list(range(800))
 
 
@@ -426,9 +428,9 @@ def test_what_cannot_be_saved_counts_for_the_session_and_is_said(workspace):
 
 
 def test_a_disk_that_fills_up_within_a_line(workspace, monkeypatch):
-    task, write = from_module(lesson()).twos, engine.os.write
+    task, write = from_module(lesson()).twos, attempts.os.write
     with monkeypatch.context() as m:
-        m.setattr(engine.os, "write", lambda fd, data: write(fd, data[:20]))
+        m.setattr(attempts.os, "write", lambda fd, data: write(fd, data[:20]))
         assert "Warning: this is not saved (No space" in task.check(answer(7)).notes[0]
     assert task.state().attempts == 1
     task.check(twos)  # there is room again: the line that was cut is closed, this one is whole
