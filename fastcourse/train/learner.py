@@ -118,19 +118,21 @@ class Learner:
         return loss
 
     def _gradient(self, batch, seeded):
-        sizes, total = [n for _, n in batch.parts], torch.zeros((), device=self.device)
-        for (j, n), x, y in zip(batch.parts, batch.x.split(sizes), batch.y.split(sizes)):
+        total = None
+        for j, x, y in batch.pieces():
             seeded(key(batch.draws, batch.step, j))
-            loss, share = self._mean_loss(self.model(x), y), n / batch.n
-            (loss * share if share != 1 else loss).backward()
-            total += loss.detach() * share
-        if self.team.world > 1: self._add_up(total)
-        return total
+            loss = self._mean_loss(self.model(x), y)
+            if len(y) != batch.n: loss = loss * (len(y) / batch.n)
+            loss.backward()
+            total = loss.detach() if total is None else total + loss.detach()
+        return total if self.team.world == 1 else self._add_up(total)
 
     def _add_up(self, total):
+        total = torch.zeros((), device=self.device) if total is None else total
         trained = [p for p in self.model.parameters() if p.requires_grad]
         for p in trained: p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         self.team.add_up([*(p.grad for p in trained), total])
+        return total
 
     def _mean_loss(self, outputs, targets):
         loss = self.loss(outputs, targets)

@@ -26,6 +26,12 @@ class Batch(NamedTuple):
     plan: str                               # that plan's fingerprint
     draws: int                              # the key of all that layers draw in this fit
 
+    def pieces(self):
+        "(number, x, y) of each micro-batch"
+        if len(self.parts) == 1: return [(self.parts[0][0], self.x, self.y)]
+        sizes = [n for _, n in self.parts]
+        return zip((j for j, _ in self.parts), self.x.split(sizes), self.y.split(sizes))
+
     @property
     def step(self) -> int: return self.row.step
 
@@ -46,10 +52,11 @@ class Position:
 
     def expect(self, batch: Batch) -> None:
         "An error if `batch` is not the next one"
-        at, what = batch.start + batch.step, f"This batch is for step {batch.step} of its plan"
+        ahead = batch.start + batch.step - self.done
+        if not (self.torn or ahead or batch.step and (batch.start, batch.plan) != (self.start, self.plan)): return
+        what = f"This batch is for step {batch.step} of its plan"
         if self.torn:
             raise FastcourseError("The last step did not finish, so weights and counters may not match.", "Restore a snapshot, or build the learner again.")
-        if at < self.done: raise FastcourseError(f"{what}, which has been taken already.", "Take each batch once, from one loop.")
-        if at > self.done: raise FastcourseError(f"{what}, but {at - self.done} before it have not been taken.", "Take the batches in their order.")
-        if batch.step and (batch.start, batch.plan) != (self.start, self.plan):
-            raise FastcourseError(f"{what}, but the learner is in another plan.", "Go on with learner.batches(plan) of one plan.")
+        if ahead < 0: raise FastcourseError(f"{what}, which has been taken already.", "Take each batch once, from one loop.")
+        if ahead > 0: raise FastcourseError(f"{what}, but {ahead} before it have not been taken.", "Take the batches in their order.")
+        raise FastcourseError(f"{what}, but the learner is in another plan.", "Go on with learner.batches(plan) of one plan.")
