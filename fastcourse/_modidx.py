@@ -568,6 +568,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'fastcourse/train/position.py'),
                                            'fastcourse.train.position.Batch.n': ( 'train/position.html#batch.n',
                                                                                   'fastcourse/train/position.py'),
+                                           'fastcourse.train.position.Batch.pieces': ( 'train/position.html#batch.pieces',
+                                                                                       'fastcourse/train/position.py'),
                                            'fastcourse.train.position.Batch.step': ( 'train/position.html#batch.step',
                                                                                      'fastcourse/train/position.py'),
                                            'fastcourse.train.position.Position': ( 'train/position.html#position',
