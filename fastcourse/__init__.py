@@ -10,7 +10,7 @@ _HOME = {
     "train.data": "Data chest_xray fashion_mnist from_arrays load",
     "train.batches": "Batches",
     "train.models": "convnet",
-    "train.curves": "Curve Recipe constant exponential one_cycle",
+    "train.curves": "Curve Recipe constant cosine exponential join linear one_cycle polynomial",
     "train.plan": "Plan",
     "train.position": "Batch",
     "train.history": "Diverged History",

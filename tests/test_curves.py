@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastcourse.settings import FastcourseError
-from fastcourse.train.curves import Curve, Recipe, constant, exponential, one_cycle, values_on
+from fastcourse.train.curves import Recipe, constant, cosine, exponential, join, linear, one_cycle, polynomial, straight, through, values_on
 from fastcourse.train.plan import Plan, cut
 
 steps = st.integers(1, 5000)
@@ -74,11 +74,42 @@ def test_against_torch_where_torch_is_right(T):
 
 
 def test_a_plateau_keeps_the_largest_value_in_a_short_run():
-    curve = Curve(((0, 1.0), (0.8, 1.0), (1, 0.0)))
+    curve = through(straight, (0, 1.0), (0.8, 1.0), (1, 0.0))
     assert curve.over(2) == [1.0, 0.0] and curve.over(1) == [1.0]
 
 
-@pytest.mark.parametrize("make", [lambda: one_cycle(0), lambda: one_cycle(-1), lambda: one_cycle(math.nan), lambda: one_cycle(0.1, warmup=1.5),
+@given(st.lists(st.tuples(st.integers(1, 9), st.floats(0, 10), st.floats(0, 10)), min_size=1, max_size=5), st.integers(1, 400))
+def test_joined_curves_are_total_and_stay_between_their_values(parts, T):
+    whole = sum(n for n, _, _ in parts)
+    curve = join(*((n / whole, linear(a, b)) for n, a, b in parts))
+    values, ends = curve.over(T), [v for _, a, b in parts for v in (a, b)]
+    assert len(values) == T and min(ends) <= min(values) and max(values) <= max(ends)
+    if T >= 2 * len(parts): assert values[0] == parts[0][1] and values[-1] == parts[-1][2] and max(values) == max(ends)
+
+
+@pytest.mark.parametrize("T", [2, 7, 100])
+@pytest.mark.parametrize("mine, make", [
+    (lambda T: linear(1, 0.1), lambda opt, T: torch.optim.lr_scheduler.LinearLR(opt, 1, 0.1, T - 1)),
+    (lambda T: cosine(1, 0.1), lambda opt, T: torch.optim.lr_scheduler.CosineAnnealingLR(opt, T - 1, 0.1)),
+    (lambda T: polynomial(1, 0, 3), lambda opt, T: torch.optim.lr_scheduler.PolynomialLR(opt, T - 1, 3)),
+    (lambda T: exponential(1, 0.5 ** (T - 1)), lambda opt, T: torch.optim.lr_scheduler.ExponentialLR(opt, 0.5)),
+])
+def test_against_torchs_closed_schedulers(mine, make, T):
+    sgd = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1)
+    scheduler, oracle = make(sgd, T), []
+    for _ in range(T):
+        oracle.append(sgd.param_groups[0]["lr"])
+        sgd.step(), scheduler.step()
+    assert all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) for a, b in zip(mine(T).over(T), oracle))
+
+
+def test_a_step_schedule_is_constants_joined():
+    values = join((0.5, constant(1.0)), (0.3, constant(0.1)), (0.2, constant(0.01))).over(101)
+    assert values == [1.0] * 51 + [0.1] * 30 + [0.01] * 20
+
+
+@pytest.mark.parametrize("make", [lambda: join(), lambda: join((0.5, constant(1))), lambda: join((0.7, constant(1)), (0.7, constant(1))), lambda: join((1.5, constant(1)), (-0.5, constant(1))),
+                                  lambda: polynomial(1, 0, 0), lambda: linear(-1, 0), lambda: one_cycle(0), lambda: one_cycle(-1), lambda: one_cycle(math.nan), lambda: one_cycle(0.1, warmup=1.5),
                                   lambda: one_cycle(0.1, end=-1), lambda: exponential(0, 1), lambda: exponential(1e-6, math.inf),
                                   lambda: constant(-1), lambda: Recipe(lr="0.1"), lambda: Recipe(lr=0.1, momentum=[0.9]), lambda: one_cycle("0.1"),
                                   lambda: one_cycle(0.1).over(0), lambda: one_cycle(0.1).over(2.5)])

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ..settings import FastcourseError
-from .curves import Recipe, values_on
+from .curves import LABELS, Recipe, values_on
 from .plot import panels
 
 # %% ../../nbs/train/65_plan.ipynb #6a3818f6
@@ -86,7 +86,6 @@ class Plan:
 
     def plot(self):
         "Every curve of the plan over its steps; faint lines where an epoch ends"
-        names = dict(lr="learning rate", momentum="momentum", weight_decay="weight decay", size="size (px)", augment="augmentation")
-        moved = {label: [getattr(row, name) for row in self.rows] for name, label in names.items() if getattr(self.recipe, name) is not None}
+        moved = {LABELS[name]: [getattr(row, name) for row in self.rows] for name in self.recipe.moved()}
         ends = [row.step - 0.5 for row in self.rows if row.first == 0 and row.step]
         return panels(moved, xlabel="optimizer step", title=f"{len(self)} steps, {self.epochs:g} epochs", marks=ends if len(ends) < 50 else ())
