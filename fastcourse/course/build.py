@@ -23,9 +23,11 @@ def read_notebook(file: Path) -> dict:
     try:
         notebook = json.loads(Path(file).read_text(encoding="utf-8"))
         for cell in notebook["cells"]: cell["source"] = "".join(cell["source"])
-    except OSError as e: raise FastcourseError(f"{file} cannot be read ({e.strerror}).", "Look whether it is there.") from None
+    except OSError as e:
+        raise FastcourseError(f"{file} cannot be read ({e.strerror}).", "Look whether it is there.") from None
     except (ValueError, KeyError, TypeError):
-        raise FastcourseError(f"{file} is not a notebook.", "If it was damaged, take it from a backup or lay it down again.") from None
+        raise FastcourseError(f"{file} is not a notebook.",
+                              "If it was damaged, take it from a backup or lay it down again.") from None
     return notebook
 
 
@@ -59,11 +61,14 @@ def _solutions(source: str) -> list[tuple[int, int]]:
 def _function_at(source: str, first: int, last: int) -> str:
     "The name of the innermost function that holds every statement between these two lines"
     try: nodes = list(ast.walk(ast.parse(source)))
-    except SyntaxError as e: raise BuildError(f"The solution is not Python ({e.msg}, line {e.lineno}).", "Mend the cell.") from None
+    except SyntaxError as e:
+        raise BuildError(f"The solution is not Python ({e.msg}, line {e.lineno}).", "Mend the cell.") from None
     inside = [node.lineno for node in nodes if isinstance(node, ast.stmt) and first < node.lineno - 1 < last]
-    around = [node for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.lineno <= first
-              and inside and max(inside) <= node.end_lineno]
-    if not around: raise BuildError("A solution is in no function.", f"Put {BEGIN} and {END} around the body of the function that the student writes.")
+    functions = [node for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    around = [node for node in functions if inside and node.lineno <= first and max(inside) <= node.end_lineno]
+    if not around:
+        raise BuildError("A solution is in no function.",
+                         f"Put {BEGIN} and {END} around the body of the function that the student writes.")
     return max(around, key=lambda node: node.lineno).name
 
 
@@ -75,15 +80,17 @@ def strip_solutions(source: str) -> str:
         end = "\n" if lines[last].endswith("\n") else ""
         lines[first:last + 1] = [f'{indent}raise NotImplementedError("{name}: your turn"){end}']
     try: ast.parse("".join(lines) if pairs else "")
-    except SyntaxError as e: raise BuildError(f"Without its solution the cell is not Python ({e.msg}).", f"Indent {BEGIN} like the solution.") from None
+    except SyntaxError as e:
+        raise BuildError(f"Without its solution the cell is not Python ({e.msg}).",
+                         f"Indent {BEGIN} like the solution.") from None
     return "".join(lines)
 
 # %% ../../nbs/course/20_build.ipynb #0d32f9e8
 def _telling(line: str) -> str | None:
     "The part of a solution's line that would give it away, without spaces; None where the line is too plain"
     line = re.sub(r"^(return|yield|[\w.,\[\] ]+?[-+*/|&]?=(?!=))\s+", "", line.split("  #")[0].strip())
-    if line.endswith(":") or line.startswith(("#", "import ", "from ")) or len(re.findall(r"\w+|[^\w\s]", line)) < 8: return None
-    return "".join(line.split())
+    says_little = line.endswith(":") or line.startswith(("#", "import ", "from "))
+    return None if says_little or len(re.findall(r"\w+|[^\w\s]", line)) < 8 else "".join(line.split())
 
 
 def leaks(solutions: list[str], notebook: dict) -> list[str]:
@@ -103,7 +110,8 @@ def student_version(source: dict) -> dict:
         except BuildError as e: raise BuildError(f"Cell {number}: {e.what}", e.next) from None
     _flatten(notebook)
     if left := leaks(solutions, notebook):
-        raise BuildError(f"A line of a solution is still in the student's notebook: {left[0]}", "Reword the cell it stands in, or mark it #| teacher.")
+        raise BuildError(f"A line of a solution is still in the student's notebook: {left[0]}",
+                         "Reword the cell it stands in, or mark it #| teacher.")
     return notebook
 
 
@@ -121,7 +129,9 @@ def _flatten(notebook: dict):
         if "default_exp" not in directives(cell): continue
         cell["source"], n = re.subn(r"(?m)^(#\|[ \t]*default_exp[ \t]+)(?:[\w.]+\.)?(\w+)", r"\1\2", cell["source"])
         found += n
-    if found != 1: raise BuildError(f"The notebook has {found} lines `#| default_exp`.", "It needs one, such as `#| default_exp lessons.lr_finding`.")
+    if found != 1:
+        raise BuildError(f"The notebook has {found} lines `#| default_exp`.",
+                         "It needs one, such as `#| default_exp lessons.lr_finding`.")
 
 # %% ../../nbs/course/20_build.ipynb #4714fab5
 def students_of(lessons: Path, out: Path) -> dict[Path, str]:
@@ -136,7 +146,8 @@ def students_of(lessons: Path, out: Path) -> dict[Path, str]:
 def _holds(file: Path, text: str) -> bool: return file.is_file() and file.read_text(encoding="utf-8") == text
 
 
-def _without_lesson(made: dict, out: Path) -> list[Path]: return [file for file in sorted(Path(out).glob("*.ipynb")) if file not in made]
+def _without_lesson(made: dict, out: Path) -> list[Path]:
+    return [file for file in sorted(Path(out).glob("*.ipynb")) if file not in made]
 
 
 def _write_all(made: dict[Path, str]) -> list[Path]:
@@ -146,7 +157,8 @@ def _write_all(made: dict[Path, str]) -> list[Path]:
 
 
 def _compare(made: dict[Path, str]) -> list[str]:
-    return [f"{file} is {'not up to date' if file.exists() else 'missing'}" for file, text in made.items() if not _holds(file, text)]
+    stale = [file for file, text in made.items() if not _holds(file, text)]
+    return [f"{file} is {'not up to date' if file.exists() else 'missing'}" for file in stale]
 
 
 def write_students(lessons: Path, out: Path) -> list[Path]:
@@ -186,7 +198,8 @@ def find_source(start=None) -> Path:
     here = Path(start or Path.cwd()).resolve()
     for folder in [here, *here.parents]:
         if is_source(folder): return folder
-    raise FastcourseError(f"{here} is not in the course's repository.", "This command is for authors: go to a clone of it.")
+    raise FastcourseError(f"{here} is not in the course's repository.",
+                          "This command is for authors: go to a clone of it.")
 
 
 def build(root: Path) -> list[Path]:

@@ -32,8 +32,11 @@ def _show_version(wanted: bool):
     raise typer.Exit()
 
 
+_VERSION = typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+
+
 @app.callback()
-def _fastcourse(version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False):
+def _fastcourse(version: Annotated[bool, _VERSION] = False):
     "A bootcamp on training neural networks fast and reproducibly."
 
 
@@ -51,14 +54,16 @@ def welcome(settings: Settings, folder: Path, lesson: Lesson) -> str:
 
 
 @app.command()
-def start(folder: Annotated[Path | None, typer.Argument(help="Your course folder; made if it is not there. [default: the one you are in, or bootcamp]")] = None,
-          port: Annotated[int | None, typer.Option(min=1, max=65535, help="JupyterLab's port. [default: the next free from 8888]")] = None,
-          browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
-          profile: Annotated[str | None, typer.Option(help="radiology or trading; kept in settings.ini.")] = None,
-          lab: Annotated[bool, typer.Option(help="Open JupyterLab; --no-lab only makes or completes the folder.")] = True):
+def start(
+    folder: Annotated[Path | None, typer.Argument(help="Your folder. [default: the one you are in, or bootcamp]")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="[default: the next free from 8888]")] = None,
+    browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
+    profile: Annotated[str | None, typer.Option(help="radiology or trading; kept in settings.ini.")] = None,
+    lab: Annotated[bool, typer.Option(help="Open JupyterLab; --no-lab only makes or completes the folder.")] = True,
+):
     """Open your course folder in JupyterLab.
 
-    The folder is made if it is not there, and completed if something is missing. Your own work is never written over."""
+    The folder is made if it is not there, and completed if something is missing. Nothing of yours is written over."""
     from fastcourse.course.lab import choose_port, open_lab
     from fastcourse.course.workspace import create
     workspace = create(folder or _default_folder(), profile)
@@ -130,15 +135,18 @@ def _table(columns: list[str], rows: list[tuple]):
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
-def homework(lesson: Annotated[str, _LESSON],
-             arguments: Annotated[list[str] | None, typer.Argument(help="For the script, such as: --epochs 2 --seed 7. Its own help: -- --help")] = None):
+def homework(
+    lesson: Annotated[str, _LESSON],
+    arguments: Annotated[list[str] | None, typer.Argument(help="For the script: --epochs 2 --seed 7, or -- --help")] = None,
+):
     "Make a script of your notebook, check it, run it."
     from fastcourse.course.homework import check_exported, export_homework, homework_command, run_homework
     workspace, settings = _workspace()
     lesson, arguments = settings.lesson(lesson), arguments or []
     typer.echo(f"Wrote {export_homework(lesson, workspace)}")
     command = f"cd {shlex.quote(str(workspace.folder))} && {shlex.join(homework_command(lesson, arguments))}"
-    _show(check_exported(lesson, workspace.homework, workspace), f"The script is not run before all are. To run it all the same: {command}")
+    results = check_exported(lesson, workspace.homework, workspace)
+    _show(results, f"The script is not run before all are. To run it all the same: {command}")
     typer.echo(f"To repeat this: {command}")
     if code := run_homework(lesson, workspace, arguments): _no(f"The script ended with exit code {code}.")
 
@@ -148,8 +156,8 @@ def _data(context: typer.Context):
     "List the data sets that the course brings."
     if context.invoked_subcommand: return
     from fastcourse.train.cards import catalogue
-    rows = [(c.name, c.title, f"{sum(c.images.values()):,}", f"{c.px} px", f"{c.bytes / 1e6:.1f} MB", re.split("[,;]", c.licence)[0])
-            for c in catalogue()]
+    rows = [(c.name, c.title, f"{sum(c.images.values()):,}", f"{c.px} px", f"{c.bytes / 1e6:.1f} MB",
+             re.split("[,;]", c.licence)[0]) for c in catalogue()]
     _table(["name", "what", "images", "size", "file", "licence"], rows)
 
 
@@ -183,8 +191,10 @@ def doctor():
 
 
 @app.command()
-def build(check: Annotated[bool, typer.Option("--check", help="Only compare; exit 1 if something is not up to date.")] = False,
-          minutes: Annotated[bool, typer.Option("--minutes", help="Run all lessons in full and write down their minutes.")] = False):
+def build(
+    check: Annotated[bool, typer.Option("--check", help="Only compare; exit 1 if something is stale.")] = False,
+    minutes: Annotated[bool, typer.Option("--minutes", help="Run all lessons in full, note their minutes.")] = False,
+):
     "For authors: make what is made from a source."
     from fastcourse.course import build as made
     root = made.find_source()
@@ -205,7 +215,7 @@ def main():
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
-    except OSError as e: _stop(f"{e.filename or 'The system'} cannot be used ({e.strerror}). Run `fastcourse doctor`, which looks at the disk and the folder.")
+    except OSError as e: _stop(f"{e}. Is the folder still there, and room on the disk? `fastcourse doctor` looks.")
 
 
 def _stop(message: str):

@@ -49,7 +49,8 @@ def _cores() -> int: return len(os.sched_getaffinity(0)) if hasattr(os, "sched_g
 def check_cores(cores: int | None = None) -> Finding:
     "At least two cores that this process may use"
     cores = _cores() if cores is None else cores
-    return Finding("cores", cores >= 2, str(cores), "Lessons will take about twice their stated minutes; use a machine with two cores or more.")
+    return Finding("cores", cores >= 2, str(cores),
+                   "Lessons will take about twice their stated minutes; use a machine with two cores or more.")
 
 
 def _memory() -> float:
@@ -78,7 +79,8 @@ def check_write(folder: Path) -> Finding:
     "A file can be written in `folder`"
     try:
         with tempfile.TemporaryFile(dir=folder) as file: file.write(b"x")
-    except OSError as e: return Finding("write", False, f"{folder}: {e.strerror}", "Work in a folder that is yours, such as one in your home.")
+    except OSError as e: return Finding("write", False, f"{folder}: {e.strerror}",
+                                        "Work in a folder that is yours, such as one in your home.")
     return Finding("write", True, str(folder))
 
 # %% ../../nbs/course/40_doctor.ipynb #99f08bb3
@@ -92,7 +94,8 @@ def check_packages(requires: list[str] | None = None, version_of=_version) -> Fi
     from packaging.requirements import Requirement
     again = f"Run: {sys.executable} -m pip install --upgrade fastcourse"
     try: needed = [Requirement(r) for r in (metadata.requires("fastcourse") if requires is None else requires)]
-    except metadata.PackageNotFoundError: return Finding("packages", False, "fastcourse itself is not installed here", again)
+    except metadata.PackageNotFoundError: return Finding("packages", False, "fastcourse itself is not installed here",
+                                                         again)
     needed = [r for r in needed if r.marker is None or r.marker.evaluate({"extra": ""})]
     have = {r: version_of(r.name) for r in needed}
     wrong = [f"{r.name} is missing" if have[r] is None else f"{r.name} {have[r]} is not {r.specifier}"
@@ -161,16 +164,18 @@ def check_numbers(measure=measure_errors) -> Finding:
     "The device's arithmetic agrees with float64 as well as its format can"
     errors = measure()
     wrong = [f"{e.operation} in {e.dtype} is off by {e.error:.1e}, more than {e.limit:.1e}" for e in errors if not e.ok]
-    if wrong: return Finding("numbers", False, "; ".join(wrong), "Do not trust results from this device: use another, or update torch and the driver.")
+    if wrong: return Finding("numbers", False, "; ".join(wrong),
+                             "Do not trust results from this device: use another, or update torch and the driver.")
     worst = max(errors, key=lambda e: e.error / e.limit)
-    return Finding("numbers", True, f"{len(errors)} operations agree with float64; {worst.operation} in {worst.dtype} comes nearest "
-                   f"to its limit: {worst.error:.1e} of {worst.limit:.1e}")
+    near = f"{worst.operation} in {worst.dtype} comes nearest to its limit: {worst.error:.1e} of {worst.limit:.1e}"
+    return Finding("numbers", True, f"{len(errors)} operations agree with float64; {near}")
 
 # %% ../../nbs/course/40_doctor.ipynb #05d9d2d7
 def _kernel_python() -> str:
     with tempfile.TemporaryDirectory() as folder:
         notebook, out = Path(folder) / "ask.ipynb", Path(folder) / "answer.ipynb"
-        ask = dict(cell_type="code", id="ask", metadata={}, outputs=[], execution_count=None, source="import sys; print(sys.executable)")
+        ask = dict(cell_type="code", id="ask", metadata={}, outputs=[], execution_count=None,
+                   source="import sys; print(sys.executable)")
         notebook.write_text(notebook_text(dict(cells=[ask], metadata={}, nbformat=4, nbformat_minor=5)))
         ran = execute(notebook, out, write_kernel(Workspace(Path(folder) / "w")))
         return "".join(read_notebook(out)["cells"][0]["outputs"][0]["text"]).strip() if not ran.failed else ran.failed
@@ -191,4 +196,5 @@ def checkup(folder: Path):
               "device": check_device, "numbers": check_numbers, "kernel": check_kernel}
     for name, check in checks.items():
         try: yield check()
-        except Exception as e: yield Finding(name, False, f"{type(e).__name__}: {e}".splitlines()[0], "This could not be looked at; see the lines above.")
+        except Exception as e: yield Finding(name, False, f"{type(e).__name__}: {e}".splitlines()[0],
+                                             "This could not be looked at; see the lines above.")

@@ -35,7 +35,7 @@ class Execution:
 
 
 def execute(source: Path, out: Path, kernels: Path, label: str = "") -> Execution:
-    "Run the notebook `source` in its own folder, on the kernel `python3` of the folder `kernels`, into `out`; with a label, a bar shows the progress"
+    "Run the notebook `source` in its folder, on the kernel `python3` of `kernels`, into `out`; a label brings a bar"
     import nbformat
     from nbclient.exceptions import CellExecutionError, DeadKernelError
     from tqdm import tqdm
@@ -60,7 +60,8 @@ def _client(notebook, kernels: Path, folder: Path):
     specs = KernelSpecManager()
     specs.kernel_dirs = [str(kernels)]
     manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=specs)
-    return NotebookClient(notebook, km=manager, timeout=None, shutdown_kernel="immediate", resources={"metadata": {"path": str(folder)}})
+    resources = {"metadata": {"path": str(folder)}}
+    return NotebookClient(notebook, km=manager, timeout=None, shutdown_kernel="immediate", resources=resources)
 
 
 def _where(index: int, cell: dict) -> str:
@@ -93,12 +94,15 @@ def check_plain(notebook: Path, name: str):
     for i, cell in enumerate(cells):
         if "export" not in directives(cell): continue
         if problem := _export_problem(cell["source"]):
-            raise FastcourseError(f"{notebook.name}, {_where(i, cell)}: {problem}.", "Mend it, or take `#| export` off the cell.")
+            raise FastcourseError(f"{notebook.name}, {_where(i, cell)}: {problem}.",
+                                  "Mend it, or take `#| export` off the cell.")
     source = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "code")
     if not re.search(rf"^#\|[ \t]*default_exp[ \t]+{name}[ \t]*$", source, re.M):
-        raise FastcourseError(f"{notebook.name} does not say that its module is {name}.", f"Its first code cell should be: #| default_exp {name}")
+        raise FastcourseError(f"{notebook.name} does not say that its module is {name}.",
+                              f"Its first code cell should be: #| default_exp {name}")
     if not re.search(r"^def main\(", source, re.M):
-        raise FastcourseError(f"{notebook.name} has no function main, so there would be nothing to run.", "Put its last exported cell back.")
+        raise FastcourseError(f"{notebook.name} has no function main, so there would be nothing to run.",
+                              "Put its last exported cell back.")
 
 # %% ../../nbs/course/30_homework.ipynb #43cf159d
 def _python(*arguments, **more) -> subprocess.CompletedProcess:
@@ -112,7 +116,8 @@ def _export(notebook: Path, name: str, out: Path, workspace: Workspace) -> Path:
     done = _python("-c", code, notebook, out, cwd=workspace.folder, capture_output=True, text=True)
     if done.returncode or not (out / f"{name}.py").is_file():
         said = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise FastcourseError(f"{notebook.name} could not be exported: {said}.", "See whether the notebook opens in JupyterLab.")
+        raise FastcourseError(f"{notebook.name} could not be exported: {said}.",
+                              "See whether the notebook opens in JupyterLab.")
     return out / f"{name}.py"
 
 
@@ -144,9 +149,11 @@ def check_exported(lesson: Lesson, folder: Path, workspace: Workspace) -> list[R
         code = "import sys; from fastcourse.course.homework import _check_here; _check_here(*sys.argv[1:])"
         done = _python("-c", code, lesson.name, folder, file, cwd=workspace.folder)
         if not file.exists():
-            raise FastcourseError(f"Checking ended without a result (exit code {done.returncode}).", "Does the notebook end the process, as exit() does?")
+            raise FastcourseError(f"Checking ended without a result (exit code {done.returncode}).",
+                                  "Does the notebook end the process, as exit() does?")
         found = json.loads(file.read_text(encoding="utf-8"))
-    if isinstance(found, str): raise FastcourseError(f"{lesson.notebook} cannot be checked: {found}", "Mend it in the notebook and save.")
+    if isinstance(found, str):
+        raise FastcourseError(f"{lesson.notebook} cannot be checked: {found}", "Mend it in the notebook and save.")
     if not found: raise FastcourseError(f"Lesson {lesson.number} has no exercise to check.")
     return [Result(*row) for row in found]
 
@@ -179,17 +186,18 @@ def run_homework(lesson: Lesson, workspace: Workspace, arguments: list[str]) -> 
 
 # %% ../../nbs/course/30_homework.ipynb #dfc217e4
 def measure_lessons(root: Path) -> list[str]:
-    "Run the lessons of the repository `root` and write lessons/minutes.json; one line for each that failed or takes too long"
+    "Run the lessons of `root` in full and write lessons/minutes.json; one line for each that failed or takes too long"
     from fastcourse.train.core import device_facts
     if is_small(): raise FastcourseError("FASTCOURSE_SMALL is set, so these minutes would mean nothing.", "Unset it.")
     minutes, problems = {}, []
     with tempfile.TemporaryDirectory() as folder:
         kernels = write_kernel(Workspace(Path(folder)))
         for lesson in load_settings(root).lessons:
-            ran = execute(root / "lessons" / lesson.notebook, Path(folder) / "executed" / lesson.notebook, kernels, lesson.name)
-            minutes[lesson.name] = dict(measured=round(ran.seconds / 60, 2), stated=lesson.minutes)
+            ran = execute(root / "lessons" / lesson.notebook, Path(folder) / lesson.notebook, kernels, lesson.name)
+            took = ran.seconds / 60
+            minutes[lesson.name] = dict(measured=round(took, 2), stated=lesson.minutes)
             if ran.failed: problems.append(f"{lesson.notebook}: {ran.failed}")
-            elif ran.seconds > 60 * lesson.minutes: problems.append(f"{lesson.notebook}: {ran.seconds / 60:.1f} minutes, more than {lesson.minutes:g}")
+            elif took > lesson.minutes: problems.append(f"{lesson.notebook}: {took:.1f} of {lesson.minutes:g} minutes")
     found = dict(date=str(date.today()), runs=1, machine=asdict(device_facts()), minutes=minutes)
     write(root / "lessons" / "minutes.json", json.dumps(found, indent=1) + "\n")
     return problems

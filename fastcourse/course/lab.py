@@ -37,7 +37,8 @@ def choose_port(wanted: int | None = None, first: int = 8888, tries: int = 100) 
                               f"{next((p for p in range(8888, 65536) if is_free(p)), 8888)}, or leave it out.")
     for port in [wanted] if wanted is not None else range(first, first + tries):
         if is_free(port): return port
-    raise FastcourseError(f"No port from {first} to {first + tries - 1} is free.", "Give one: fastcourse start --port N")
+    raise FastcourseError(f"No port from {first} to {first + tries - 1} is free.",
+                          "Give one: fastcourse start --port N")
 
 # %% ../../nbs/course/15_lab.ipynb #bd095a34
 def write_kernel(workspace: Workspace) -> Path:
@@ -79,18 +80,21 @@ def lab_environment(workspace: Workspace, environ=os.environ) -> dict:
     "The environment for JupyterLab: ours before whatever paths Jupyter looks at already"
     ours = workspace.state / "jupyter"
     def before(name, path): return os.pathsep.join([str(path), *filter(None, [environ.get(name)])])
-    return {**environ, "JUPYTER_PATH": before("JUPYTER_PATH", ours), "JUPYTER_CONFIG_PATH": before("JUPYTER_CONFIG_PATH", ours / "config")}
+    paths = {"JUPYTER_PATH": ours, "JUPYTER_CONFIG_PATH": ours / "config"}
+    return {**environ, **{name: before(name, path) for name, path in paths.items()}}
 
 # %% ../../nbs/course/15_lab.ipynb #245274d4
 def open_lab(workspace: Workspace, lesson: Lesson, port: int, browser: bool = True):
     "Run JupyterLab until it is stopped; an error where it cannot start"
     if find_spec("jupyterlab") is None:
-        raise FastcourseError(f"JupyterLab is not installed in {sys.executable}.", f"Run: {sys.executable} -m pip install jupyterlab")
+        raise FastcourseError(f"JupyterLab is not installed in {sys.executable}.",
+                              f"Run: {sys.executable} -m pip install jupyterlab")
     write_kernel(workspace)
     overrides = workspace.state / "jupyter" / "config" / "labconfig" / "default_setting_overrides.json"
     overrides.parent.mkdir(parents=True, exist_ok=True)
     write(overrides, json.dumps(_NO_NEWS, indent=1) + "\n")
-    lab = subprocess.Popen(lab_command(workspace, lesson, port, browser), env=lab_environment(workspace), cwd=workspace.folder)
+    command = lab_command(workspace, lesson, port, browser)
+    lab = subprocess.Popen(command, env=lab_environment(workspace), cwd=workspace.folder)
     if _wait(lab) != 0: raise FastcourseError("JupyterLab ended by itself.", "Its own message is above.")
 
 

@@ -38,7 +38,8 @@ class Workspace:
         "The student's notebook of this lesson; an error where it is missing"
         file = self.lessons / lesson.notebook
         if file.is_file(): return file
-        raise FastcourseError(f"{file} is missing.", f"To get it again: fastcourse start {_quoted(self.folder)} --no-lab")
+        raise FastcourseError(f"{file} is missing.",
+                              f"To get it again: fastcourse start {_quoted(self.folder)} --no-lab")
 
 
 def _quoted(path) -> str: return f'"{path}"' if " " in str(path) else str(path)
@@ -105,7 +106,7 @@ def _lay(what: str, new: Path, lessons: Path) -> list[str]:
     write(place, new.read_text(encoding="utf-8"))
     if what == "lay": return []
     if what == "replace": return [f"{new.name} was replaced by a newer version; you had not changed it."]
-    return [f"There is a newer version of {new.name}. Yours is as you left it; the newer one is beside it: {place.name}"]
+    return [f"There is a newer version of {new.name}. Yours is as you left it; the newer is beside it: {place.name}"]
 
 
 def _beside(file: Path) -> Path:
@@ -113,7 +114,8 @@ def _beside(file: Path) -> Path:
     for extra in ["", *(f" {n}" for n in range(2, 1000))]:
         place = file.with_name(f"{file.stem} (new {date.today()}{extra}).ipynb")
         if not place.exists(): return place
-    raise FastcourseError(f"{file.parent} holds too many newer versions of {file.name}.", "Delete those you do not need.")
+    raise FastcourseError(f"{file.parent} holds too many newer versions of {file.name}.",
+                          "Delete those you do not need.")
 
 
 def _read_record(workspace: Workspace) -> dict:
@@ -147,9 +149,9 @@ the newer one is put beside it. To start a lesson afresh, rename your notebook a
 
 def _settings_text() -> str:
     "The course's settings without the list of lessons"
-    text = STUDENT.with_name("settings.ini").read_text(encoding="utf-8").split("[lessons]")[0]
-    return text.replace("The course's settings. A student's workspace has a settings.ini of its own; what it leaves out is read from here.",
-                        "Your settings. What you leave out is read from the installed course.").rstrip() + "\n"
+    text = STUDENT.with_name("settings.ini").read_text(encoding="utf-8")
+    keys = text[text.index("[fastcourse]"):text.index("[lessons]")]
+    return f"# Your settings. What you leave out is read from the installed course.\n{keys.rstrip()}\n"
 
 
 def set_profile(file: Path, profile: str):
@@ -168,8 +170,9 @@ def _known(profile: str):
 # %% ../../nbs/course/10_workspace.ipynb #cafd6cdb
 def is_source(folder: Path) -> bool:
     "Whether `folder` is the course's own repository"
-    try: return (folder / "nbs").is_dir() and 'name = "fastcourse"' in (folder / "pyproject.toml").read_text(encoding="utf-8")
+    try: project = (folder / "pyproject.toml").read_text(encoding="utf-8")
     except OSError: return False
+    return 'name = "fastcourse"' in project and (folder / "nbs").is_dir()
 
 
 def _refuse(folder: Path):
@@ -192,7 +195,8 @@ def create(folder, profile: str | None = None, source: Path = STUDENT) -> Worksp
         return _complete(Workspace(folder), profile, source)
     except (OSError, UnicodeDecodeError) as e:
         why = getattr(e, "strerror", None) or e
-        raise FastcourseError(f"{folder} cannot be used ({why}).", "Choose another folder: fastcourse start FOLDER") from None
+        raise FastcourseError(f"{folder} cannot be used ({why}).",
+                              "Choose another folder: fastcourse start FOLDER") from None
 
 
 def _complete(workspace: Workspace, profile: str | None, source: Path) -> Workspace:
