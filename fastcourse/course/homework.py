@@ -61,7 +61,7 @@ def _client(notebook, kernels: Path, folder: Path):
     specs.kernel_dirs = [str(kernels)]
     manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=specs)
     resources = {"metadata": {"path": str(folder)}}
-    return NotebookClient(notebook, km=manager, timeout=None, shutdown_kernel="immediate", resources=resources)
+    return NotebookClient(notebook, km=manager, timeout=None, shutdown_kernel="immediate", resources=resources, coalesce_streams=True)
 
 
 def _where(index: int, cell: dict) -> str:

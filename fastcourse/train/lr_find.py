@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from ..settings import FastcourseError
 from . import plot
