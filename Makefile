@@ -11,6 +11,7 @@ PORT =
 PROFILE =
 DIR =
 BIN = .venv/bin
+export OMP_WAIT_POLICY = PASSIVE
 HAS_PIP = $(BIN)/python -m pip --version >/dev/null 2>&1
 
 start: .venv/installed

@@ -10,6 +10,7 @@ __all__ = ['Execution', 'execute', 'run_lesson', 'check_plain', 'export_homework
 import ast
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from datetime import date
 from pathlib import Path
 
 from .build import directives, read_notebook
-from .lab import write_kernel
+from .lab import SHARED_CORES, write_kernel
 from .workspace import Workspace, write
 from ..settings import FastcourseError, Lesson, is_small, load_settings
 
@@ -107,7 +108,7 @@ def check_plain(notebook: Path, name: str):
 # %% ../../nbs/course/30_homework.ipynb #43cf159d
 def _python(*arguments, **more) -> subprocess.CompletedProcess:
     "This interpreter in a new process, without the working folder on its path"
-    return subprocess.run([sys.executable, "-P", *map(str, arguments)], **more)
+    return subprocess.run([sys.executable, "-P", *map(str, arguments)], env=os.environ | SHARED_CORES, **more)
 
 
 def _export(notebook: Path, name: str, out: Path, workspace: Workspace) -> Path:
@@ -182,7 +183,7 @@ def homework_command(lesson: Lesson, arguments: list[str]) -> list[str]:
 
 def run_homework(lesson: Lesson, workspace: Workspace, arguments: list[str]) -> int:
     "Run the exported script in a new process; its exit code"
-    return subprocess.run(homework_command(lesson, arguments), cwd=workspace.folder).returncode
+    return subprocess.run(homework_command(lesson, arguments), cwd=workspace.folder, env=os.environ | SHARED_CORES).returncode
 
 # %% ../../nbs/course/30_homework.ipynb #dfc217e4
 def measure_lessons(root: Path) -> list[str]:
