@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from fastcore.script import call_parse
 from torch.optim import AdamW
 
-from .. import Learner, Recipe, convnet, exercises, load, one_cycle, plain_errors, suggest
+from .. import FastcourseError, Learner, Recipe, convnet, exercises, load, one_cycle, plain_errors, suggest
 
 # %% ../../lessons/01_lr_finding.ipynb #e802bb03
 def fresh_learner(data, seed=None):
@@ -105,13 +105,13 @@ lr_range_exercise = Exercise(
 
 # %% ../../lessons/01_lr_finding.ipynb #d71d9e63
 def sweep(learner, rates, epochs=2):
-    "Trains with a rising rate, and puts everything back; the rates and the losses of the steps, up to the first loss that is no number"
+    "The rates and losses of a training with a rising rate, up to the first loss that is no number; puts everything back"
     recipe = Recipe(lr=lambda progress: rates[round(progress * (len(rates) - 1))])
     plan = learner.plan(recipe, epochs)
     with learner.rehearsal():
         losses = np.array([learner.step(batch).item() for batch in learner.batches(plan)])
-    steps = len(losses) if np.isfinite(losses).all() else int(np.argmin(np.isfinite(losses)))
-    return np.array([row.lr for row in plan.rows])[:steps], losses[:steps]
+    finite = np.cumprod(np.isfinite(losses)).astype(bool)
+    return np.array([row.lr for row in plan.rows])[finite], losses[finite]
 
 # %% ../../lessons/01_lr_finding.ipynb #ed81f2c4
 @call_parse
@@ -120,17 +120,20 @@ def main(
     dataset: str = "fashion_mnist",     # fashion_mnist or chest_xray
     lr: str = "auto",                   # a learning rate such as 0.01; auto sweeps for one
     epochs: float = 2,                  # passes over the training images
+    size: int = 28,                     # their side in pixels
     seed: int = None,                   # where all random numbers start; default: the seed in settings.ini
 ):
     "Trains a small network on real images, with a learning rate read off a sweep"
-    data = load(dataset)
+    data = load(dataset, size=size)
     learner = fresh_learner(data, seed)
     if lr == "auto":
         rates = exercises("lr_finding").lr_range.best(lr_range)(1e-6, 10, 113)
-        suggestion = suggest(*sweep(learner, rates, epochs=113 * data.batch_size / len(data.train)))
-        if suggestion is None: raise SystemExit("The loss never descends in a sweep, so there is no rate to suggest. Pass one with --lr.")
-        print(f"The sweep suggests {suggestion.lr:.2g}; from {suggestion.low:.2g} to {suggestion.high:.2g} will do.")
-        lr = suggestion.lr
-    history = learner.fit(Recipe(lr=one_cycle(float(lr))), epochs)
-    tested = learner.evaluate("test")
-    print(f"Seed {learner.seed}, {len(history.losses)} steps in {history.seconds:.1f} s. " + ", ".join(f"Test {name} {value:.4f}" for name, value in tested.items()))
+        found = suggest(*sweep(learner, rates, epochs=113 * data.batch_size / len(data.train)))
+        if found is None: raise SystemExit("The loss never descends in a sweep. Pass a rate of your own with --lr.")
+        print(f"The sweep suggests {found.lr:.2g}; from {found.low:.2g} to {found.high:.2g} will do.")
+        lr = found.lr
+    try: rate = float(lr)
+    except ValueError: raise FastcourseError(f"--lr {lr} is no number.", "Give a learning rate such as 0.01, or auto.") from None
+    history = learner.fit(Recipe(lr=one_cycle(rate)), epochs)
+    tested = ", ".join(f"{name} {value:.4f}" for name, value in learner.evaluate("test").items())
+    print(f"Seed {learner.seed}, {len(history.losses)} steps in {history.seconds:.1f} s. On the test images: {tested}.")

@@ -51,6 +51,9 @@ def _optimizer(optimizer, model: nn.Module) -> torch.optim.Optimizer:
     raise FastcourseError("The optimizer holds parameters of another model.", "Pass its class, such as AdamW, or make model and optimizer together.")
 
 
+_BAR = "{percentage:3.0f}% {bar:20} step {n_fmt}/{total_fmt}, {elapsed}{postfix}"
+
+
 class Learner:
     """A model, its data, a loss and an optimizer, trained by plans.
 
@@ -144,7 +147,8 @@ class Learner:
         "The loop above with a progress bar and an evaluation at each epoch's end; `record` is anything with `.log(**values)`"
         plan = self.plan(recipe, epochs)
         history, losses = History(plan), []
-        with tqdm(total=len(plan), file=sys.stdout, disable=not progress or self.team.rank > 0, unit="step", mininterval=0.5) as bar, timer(self.device) as t:
+        bar = tqdm(total=len(plan), file=sys.stdout, disable=not progress or self.team.rank > 0, mininterval=0.5, bar_format=_BAR)
+        with bar, timer(self.device) as t:
             for batch in self.batches(plan):
                 losses.append(self.step(batch))
                 if record is not None: record.log(step=batch.step, loss=losses[-1])
