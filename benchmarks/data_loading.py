@@ -1,4 +1,4 @@
-"""How long each embedded data set takes to be ready: `python benchmarks/data_loading.py` (about a minute).
+"""How long each embedded data set takes to be ready: `python benchmarks/data_loading.py` (about two minutes).
 
 warm            a call in a process that has loaded the set once
 fresh           the first call in a new process, after `import torch` and fastcourse's modules
@@ -9,6 +9,7 @@ Writes results/data_loading.json; exit code 1 if a load, warm or fresh, takes mo
 """
 import io
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -81,13 +82,14 @@ def summary(seconds) -> dict:
 
 
 def main() -> int:
-    rows = {}
+    rows, busy = {}, round(os.getloadavg()[0], 1)
     for what, seconds in measurements():
         rows[what] = row = summary(seconds)
         print(f"{what:<34} median {row['median_s']:.3f} s, {row['min_s']:.3f} to {row['max_s']:.3f}, n = {row['n']}")
     versions = {module.__name__: module.__version__ for module in (np, torchvision, PIL)}
     time = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    result = dict(time=time, machine=asdict(device_facts("cpu")) | versions, limit_s=LIMIT, loads=rows)
+    machine = asdict(device_facts("cpu")) | versions | dict(load_average_before=busy)
+    result = dict(time=time, machine=machine, limit_s=LIMIT, loads=rows)
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
     loads = [f"{card.name}, {kind}" for card in catalogue() for kind in ("warm", "fresh")]

@@ -104,12 +104,11 @@ def _from_source(source: Source, card: Card, size, batch_size) -> Data:
     if is_small():
         rows = evenly_spread(source.split.astype(int) * len(card.classes) + source.label, 10)
         print(f"FASTCOURSE_SMALL=1: {len(rows):,} of {len(source.label):,} images of {card.name}, for a quick check.")
-    x, split = source.pixels(rows), source.split[rows]
-    if size is not None: x = resize(x, size)
     def part(i):
-        own = np.flatnonzero(split == i)
-        columns = {name: column[rows[own]] for name, column in source.columns.items()}
-        return Split(x[own], torch.from_numpy(source.label[rows[own]]), columns)
+        own = rows[source.split[rows] == i]
+        x = source.pixels(own) if size is None else resize(source.pixels(own), size)
+        columns = {name: column[own] for name, column in source.columns.items()}
+        return Split(x, torch.from_numpy(source.label[own]), columns)
     train, valid, test = map(part, range(len(SPLITS)))
     return Data(train, valid, test, card.classes, card, batch_size, *_mean_std(train.x), card.augment)
 

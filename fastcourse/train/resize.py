@@ -59,8 +59,8 @@ def resize(x, size):
     _check(x)
     if x.shape[-2:] == size: return x
     if not len(x): return x.new_empty(0, x.shape[1], *size)
-    channels_last = not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+    last = not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
     step = max(_BLOCK // x[0].numel(), 1) if x.dtype == torch.uint8 else len(x)
     blocks = [_resized(block, size) for block in x.split(step)]
-    y = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
-    return y.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+    y = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
+    return y.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)

@@ -47,8 +47,10 @@ def _fashion_mnist() -> Source:
 # %% ../../nbs/train/28_sets.ipynb #218bfc80
 def _decode(jpeg: np.ndarray, offsets: np.ndarray, rows) -> torch.Tensor:
     "uint8 [len(rows), 1, h, w]: JPEG file i is jpeg[offsets[i]:offsets[i + 1]]"
-    files = (io.BytesIO(jpeg[offsets[i]:offsets[i + 1]]) for i in rows)
-    return torch.from_numpy(np.stack([np.asarray(Image.open(file, formats=["JPEG"])) for file in files])[:, None])
+    def film(i): return np.asarray(Image.open(io.BytesIO(jpeg[offsets[i]:offsets[i + 1]]), formats=["JPEG"]))
+    images = np.empty((len(rows), 1, *film(rows[0]).shape), dtype=np.uint8)
+    for image, i in zip(images, rows): image[0] = film(i)
+    return torch.from_numpy(images)
 
 
 def _chest_xray() -> Source:
