@@ -152,7 +152,7 @@ def test_small_keeps_the_shares(monkeypatch, capsys, chest):
     small = fashion_mnist()
     said = capsys.readouterr().out
     assert said.count("\n") == 1 and "FASTCOURSE_SMALL" in said and "1,500 of 15,000" in said
-    assert [s.y.bincount().tolist() for s in small.splits.values()] == [[100] * 10, [20] * 10, [30] * 10]
+    assert small.batch_size == 32 and [s.y.bincount().tolist() for s in small.splits.values()] == [[100] * 10, [20] * 10, [30] * 10]
     few = chest_xray()
     for name, s in few.splits.items():
         assert s.y.bincount().tolist() == [-(-n // 10) for n in chest.splits[name].y.bincount().tolist()]
