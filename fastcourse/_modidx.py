@@ -571,6 +571,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'fastcourse/train/plot.py'),
                                        'fastcourse.train.plot.Picture._repr_mimebundle_': ( 'train/plot.html#picture._repr_mimebundle_',
                                                                                             'fastcourse/train/plot.py'),
+                                       'fastcourse.train.plot.Picture.png': ('train/plot.html#picture.png', 'fastcourse/train/plot.py'),
                                        'fastcourse.train.plot._series': ('train/plot.html#_series', 'fastcourse/train/plot.py'),
                                        'fastcourse.train.plot._tidy': ('train/plot.html#_tidy', 'fastcourse/train/plot.py'),
                                        'fastcourse.train.plot.finder': ('train/plot.html#finder', 'fastcourse/train/plot.py'),

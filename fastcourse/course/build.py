@@ -179,11 +179,11 @@ def readme_text(index: Path) -> str:
     "The index notebook as Markdown, hidden cells and directives left out"
     import nbformat
     from nbconvert import MarkdownExporter
-    notebook = read_notebook(index)
+    notebook = nbformat.reads(notebook_text(read_notebook(index)), as_version=4)
     notebook["cells"] = [cell for cell in notebook["cells"] if not directives(cell) & {"hide", "hidden", "default_exp"}]
     for cell in notebook["cells"]: cell["source"] = re.sub(r"^#\|.*\n?", "", cell["source"], flags=re.M)
     notebook["metadata"] = {"language_info": {"name": "python"}}
-    body, _ = MarkdownExporter().from_notebook_node(nbformat.from_dict(notebook))
+    body, _ = MarkdownExporter().from_notebook_node(notebook)
     return re.sub(r"\n{3,}", "\n\n", body).strip() + "\n"
 
 
