@@ -28,7 +28,7 @@ lessons: .venv/installed
 	$(BIN)/fastcourse build --minutes
 
 bench: .venv/installed-for-tests
-	@for script in benchmarks/*.py; do [ ! -e "$$script" ] || { echo "$$script"; $(BIN)/python "$$script"; } || exit 1; done
+	@for script in $$(grep -l __main__ benchmarks/*.py); do echo "$$script"; $(BIN)/python "$$script" || exit 1; done
 
 .venv/installed: pyproject.toml
 	@$(HAS_PIP) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

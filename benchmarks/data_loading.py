@@ -8,14 +8,10 @@ decoded by      all 5,840 chest films, warm; `fresh import` is what that decoder
 Writes results/data_loading.json; exit code 1 if a load, warm or fresh, takes more than 1.5 s in the median.
 """
 import io
-import json
 import os
 import statistics
 import subprocess
 import sys
-from dataclasses import asdict
-from datetime import datetime, timezone
-from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -26,10 +22,9 @@ from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
 from fastcourse.train.cards import catalogue, data_file
-from fastcourse.train.core import device_facts
 from fastcourse.train.data import load
+from result import save
 
-RESULT = Path(__file__).with_name("results") / "data_loading.json"
 LIMIT = 1.5
 OURS = "import torch; from fastcourse.train.data import load"
 DECODERS = {"torchvision": "torchvision.io", "pillow": "PIL.Image"}
@@ -87,11 +82,7 @@ def main() -> int:
         rows[what] = row = summary(seconds)
         print(f"{what:<34} median {row['median_s']:.3f} s, {row['min_s']:.3f} to {row['max_s']:.3f}, n = {row['n']}")
     versions = {module.__name__: module.__version__ for module in (np, torchvision, PIL)}
-    time = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    machine = asdict(device_facts("cpu")) | versions | dict(load_average_before=busy)
-    result = dict(time=time, machine=machine, limit_s=LIMIT, loads=rows)
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    save("data_loading", versions=versions, load_average_before=busy, limit_s=LIMIT, loads=rows)
     loads = [f"{card.name}, {kind}" for card in catalogue() for kind in ("warm", "fresh")]
     return int(any(rows[what]["median_s"] > LIMIT for what in loads))
 

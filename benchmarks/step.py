@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastcourse.train.curves import Recipe
+from fastcourse.train.curves import Recipe, exponential
 from fastcourse.train.data import from_arrays
 from fastcourse.train.learner import Learner
 from fastcourse.train.lr_find import lr_find, sweep_plan
@@ -73,7 +73,7 @@ def main() -> int:
     ours = lambda: by_learner(learner)
     ours(), hand()
     step = summary(ratios(ours, hand, ROUNDS), N // BATCH)
-    plan = sweep_plan(learner)
+    plan = sweep_plan(learner, exponential(1e-6, 10), 113)
     def raw():
         with learner.rehearsal():
             for _, batch in zip(range(len(found.lrs)), learner.batches(plan)): learner.step(batch).item()

@@ -10,6 +10,7 @@ __all__ = ['PROFILES', 'FastcourseError', 'SettingsError', 'plain_errors', 'Less
 import configparser
 import functools
 import os
+import re
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -33,7 +34,7 @@ def plain_errors(main):
     def plain(*args, **kwargs):
         try: return main(*args, **kwargs)
         except FastcourseError as e:
-            if "ipykernel" in sys.modules: raise
+            if main.__module__ != "__main__" or "ipykernel" in sys.modules: raise
             print(f"{Path(sys.argv[0]).name}: {e}", file=sys.stderr)
             raise SystemExit(2) from None
     return plain
@@ -145,7 +146,7 @@ def find_settings(start=None) -> Path | None:
     here = Path(start or Path.cwd()).resolve()
     for folder in [here, *here.parents]:
         file = folder / "settings.ini"
-        if file.is_file() and "[fastcourse]" in file.read_text(encoding="utf-8", errors="replace"): return file
+        if file.is_file() and re.search(r"^\[fastcourse\]", file.read_text(encoding="utf-8", errors="replace"), re.M): return file
     return None
 
 

@@ -117,7 +117,7 @@ def test_wrong_values_are_refused(make):
     with pytest.raises(FastcourseError): make()
 
 
-@pytest.mark.parametrize("name, curve", [("lr", lambda p: -p), ("lr", lambda p: math.nan), ("lr", lambda p: math.inf), ("momentum", lambda p: 1 + p), ("augment", lambda p: 2.0)])
+@pytest.mark.parametrize("name, curve", [("lr", lambda p: -p), ("lr", lambda p: math.nan), ("lr", lambda p: math.inf), ("momentum", lambda p: 1.0), ("augment", lambda p: 2.0)])
 def test_a_curve_that_leaves_its_range_is_named(name, curve):
     with pytest.raises(FastcourseError, match=name): values_on(curve, [0, 0.5, 1], name)
 

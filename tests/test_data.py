@@ -98,7 +98,7 @@ def test_chest_equals_another_decoder(chest):
 @needs_shared
 @pytest.mark.slow
 def test_the_script_makes_the_shipped_files_again(tmp_path):
-    script = Path(__file__).parents[1] / "benchmarks" / "make_data.py"
+    script = Path(__file__).parents[1] / "benchmarks" / "prepare" / "make_data.py"
     spec = importlib.util.spec_from_file_location("make_data", script)
     make_data = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(make_data)

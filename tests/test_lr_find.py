@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn, optim
 
 from fastcourse.settings import FastcourseError
-from fastcourse.train.curves import Recipe
+from fastcourse.train.curves import Recipe, exponential
 from fastcourse.train.data import from_arrays
 from fastcourse.train.learner import Learner
 from fastcourse.train.lr_find import centred, lr_find, suggest, sweep_plan
@@ -63,7 +63,7 @@ def test_smoothing_has_no_lag():
 
 
 def test_the_sweep_hits_both_ends_by_equal_ratios_and_one_point_a_step():
-    rows = sweep_plan(learner(), 1e-5, 1, 7).rows
+    rows = sweep_plan(learner(), exponential(1e-5, 1), 36).rows
     lrs = np.array([row.lr for row in rows])
     assert lrs[0] == 1e-5 and lrs[-1] == 1 and len(lrs) == 5 * 7 + 1 and np.allclose(lrs[1:] / lrs[:-1], 10 ** (1 / 7))
     assert {row.n for row in rows} == {16}

@@ -77,7 +77,7 @@ class State(NamedTuple):
     attempts: int  # different ones
     hints: int     # opened
 
-    def missing_for_hint(self) -> int: return 0 if self.status == "passed" else max(0, self.hints + 2 - self.attempts)
+    def missing_for_hint(self) -> int: return 0 if self.status == "passed" else max(0, min(self.hints + 2, 3) - self.attempts)
     def missing_for_solution(self) -> int: return 0 if self.status == "passed" else max(0, 3 - self.attempts)
 
 

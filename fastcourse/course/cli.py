@@ -49,8 +49,8 @@ def _workspace():
 def welcome(settings: Settings, folder: Path, lesson: Lesson) -> str:
     "What a student reads while JupyterLab comes up"
     rows = {"Folder": folder, "Lesson": f"{lesson.number} {lesson.name}, about {lesson.minutes:g} minutes",
-            "Profile": f"{settings.profile} (change it in settings.ini)", "Stop": "press Ctrl-C here"}
-    return "\n".join(["", settings.title, "", *(f"  {k:<9}{v}" for k, v in rows.items()), ""])
+            "Profile": f"{settings.profile} (change it in settings.ini)", "Terminal": "File > New > Terminal in JupyterLab knows the command fastcourse", "Stop": "press Ctrl-C here"}
+    return "\n".join(["", settings.title, "", *(f"  {k:<10}{v}" for k, v in rows.items()), ""])
 
 
 @app.command()
@@ -79,8 +79,9 @@ def start(
 
 
 def _default_folder() -> Path:
-    try: return _workspace()[0].folder
-    except FastcourseError: return Path("bootcamp")
+    from fastcourse.course.workspace import NoWorkspace, find_workspace
+    try: return find_workspace().folder
+    except NoWorkspace: return Path("bootcamp")
 
 # %% ../../nbs/course/90_cli.ipynb #56070b4f
 @app.command()
@@ -181,8 +182,9 @@ def verify(name: Annotated[str | None, typer.Argument(metavar="NAME", help="[def
 def doctor():
     "See whether this machine is ready."
     from fastcourse.course.doctor import checkup
-    try: folder = _workspace()[0].folder
-    except FastcourseError: folder = Path.cwd()
+    from fastcourse.course.workspace import NoWorkspace, find_workspace
+    try: folder = find_workspace().folder
+    except NoWorkspace: folder = Path.cwd()
     findings = []
     for finding in checkup(folder):
         typer.echo(str(finding))

@@ -82,10 +82,10 @@ def lab_command(workspace: Workspace, lesson: Lesson, port: int, browser: bool =
 
 
 def lab_environment(workspace: Workspace, environ=os.environ) -> dict:
-    "The environment for JupyterLab: ours before whatever paths Jupyter looks at already"
+    "The environment for JupyterLab and its terminals: ours before whatever paths are looked at already"
     ours = workspace.state / "jupyter"
     def before(name, path): return os.pathsep.join([str(path), *filter(None, [environ.get(name)])])
-    paths = {"JUPYTER_PATH": ours, "JUPYTER_CONFIG_PATH": ours / "config"}
+    paths = {"JUPYTER_PATH": ours, "JUPYTER_CONFIG_PATH": ours / "config", "PATH": Path(sys.executable).parent}
     return {**environ, **{name: before(name, path) for name, path in paths.items()}}
 
 # %% ../../nbs/course/15_lab.ipynb #245274d4

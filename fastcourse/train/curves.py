@@ -146,7 +146,7 @@ def join(*parts: tuple[float, Curve]) -> Curve:
     return Curve(tuple(a for a, b in zip(knots, [*knots[1:], None]) if b is None or (a.p, a.value) != (b.p, b.value)))
 
 # %% ../../nbs/train/60_curves.ipynb #7fc679cb
-_TOP = dict(lr=math.inf, momentum=1, weight_decay=math.inf, augment=1, size=math.inf)
+_TOP = dict(lr=math.inf, momentum=0.9999, weight_decay=math.inf, augment=1, size=math.inf)
 
 
 def values_on(curve, grid: Sequence[float], name: str) -> list[float] | None:

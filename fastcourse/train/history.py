@@ -49,7 +49,7 @@ class History:
 
 # %% ../../nbs/train/75_history.ipynb #80cbfcd7
 class Diverged(FastcourseError):
-    "The loss is no longer a number; `history` is the run up to there"
+    "The loss is no longer a number; `history` is the run up to the step at which that was seen, at most 16 later"
     def __init__(self, history: History):
         step = int(np.flatnonzero(~np.isfinite(history.losses))[0])
         super().__init__(f"The loss became {history.losses[step]} at step {step}, with a learning rate of {history.plan.rows[step].lr:.3g}.",

@@ -51,6 +51,10 @@ def _optimizer(optimizer, model: nn.Module) -> torch.optim.Optimizer:
     raise FastcourseError("The optimizer holds parameters of another model.", "Pass its class, such as AdamW, or make model and optimizer together.")
 
 
+def _name(f) -> str: return getattr(f, "__name__", None) or _name(getattr(f, "func", type(f)))
+
+
+_LOOK = 16         # steps between two looks at the losses: each one waits for the device
 _BAR = "{percentage:3.0f}% {bar:20} step {n_fmt}/{total_fmt}, {elapsed}{postfix}"
 
 
@@ -143,9 +147,9 @@ class Learner:
             raise FastcourseError(f"The loss function gave {type(loss).__name__}, not a tensor.", "Return torch's own result, without .item().")
         return loss.float().mean() if loss.ndim else loss.float()
 
-    def fit(self, recipe: Recipe, epochs: float, *, record=None, progress: bool = True, stop_at_nan: bool = True) -> History:
-        "The loop above with a progress bar and an evaluation at each epoch's end; `record` is anything with `.log(**values)`"
-        plan = self.plan(recipe, epochs)
+    def fit(self, recipe: Recipe | Plan, epochs: float = 1, *, record=None, progress: bool = True, stop_at_nan: bool = True) -> History:
+        "The loop above, for a plan or a recipe, with a progress bar and an evaluation at each epoch's end; `record` has `.log(**values)`"
+        plan = recipe if isinstance(recipe, Plan) else self.plan(recipe, epochs)
         history, losses = History(plan), []
         bar = tqdm(total=len(plan), file=sys.stdout, disable=not progress or self.team.rank > 0, mininterval=0.5, bar_format=_BAR)
         with bar, timer(self.device) as t:
@@ -153,14 +157,15 @@ class Learner:
                 losses.append(self.step(batch))
                 if record is not None: record.log(step=batch.step, loss=losses[-1])
                 ends = batch.row.first + batch.n == plan.n or batch.step + 1 == len(plan)
-                if bar.update() or ends: self._look(history, losses, stop_at_nan)
+                bar.update()
+                if ends or len(losses) % _LOOK == 0: self._look(history, losses, t, stop_at_nan)
                 if ends: self._end_epoch(history, batch, t, bar)
         history.seconds = t.seconds
         return history
 
-    def _look(self, history, losses, stop_at_nan):
+    def _look(self, history, losses, t, stop_at_nan):
         "Fetches the losses from the device; an error if one of them is not finite"
-        new = torch.stack(losses[len(history.losses) :]).cpu().numpy()
+        new, history.seconds = torch.stack(losses[len(history.losses) :]).cpu().numpy(), t.seconds
         history.losses = np.concatenate([history.losses, new])
         if stop_at_nan and not np.isfinite(new).all(): raise Diverged(history)
 
@@ -198,7 +203,7 @@ class Learner:
         out = dict(loss=loss)
         if not said.targets.is_floating_point() and said.scores.ndim == 2:
             out["accuracy"] = (said.scores.argmax(1) == said.targets).double().mean().item()
-        return out | {metric.__name__: float(metric(said.scores, said.targets)) for metric in metrics}
+        return out | {_name(metric): float(metric(said.scores, said.targets)) for metric in metrics}
 
     def snapshot(self):
         "All that a step may touch, kept in memory: `learner.restore(snapshot)` puts it back in place"

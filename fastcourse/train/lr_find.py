@@ -32,7 +32,7 @@ MIN_POINTS = 16
 
 @dataclass(frozen=True)
 class Suggestion:
-    "`lr` to take, the interval `low` to `high` that will do, and whether they `agree`: high/low from 2 to 30"
+    "`lr` to take, from `low`, where a rate becomes useful, to `high`, the ceiling; `agree`: high/low is from 2 to 30, neither cliff nor plain"
     lr: float
     low: float
     high: float
@@ -64,7 +64,8 @@ def suggest(lrs, losses) -> Suggestion | None:
     "The suggestion read off a sweep of rising rates and finite losses; None where the loss never descends; an error under 16 points"
     lrs, losses = np.asarray(lrs, dtype=float), np.asarray(losses, dtype=float)
     _enough(lrs)
-    smoothed, (level, noise) = centred(lrs, losses), _level(losses, len(losses))
+    (level, noise), smoothed = _level(losses, len(losses)), centred(lrs, losses)
+    smoothed = centred(lrs, np.minimum(losses, level + max(level - smoothed.min(), 4 * noise)))
     best = int(np.argmin(smoothed))
     gain = level - smoothed[best]
     if gain <= max(3 * noise, 1e-6 * abs(level)): return None
@@ -125,10 +126,11 @@ class Found:
     @property
     def note(self) -> str:
         "What a reader of the curve should know, in a sentence"
-        if self.suggestion is None: return f"The loss never descends; {self.stop_reason}"
+        if self.suggestion is None: return f"The loss never descends. Stopped: {self.stop_reason}."
         width = self.high / self.low
-        doubt = "" if self.agree else " A cliff: sweep again." if width < 2 else " Flat or noisy: sweep again."
-        return f"Take {self.lr:.2g}; from {self.low:.2g} to {self.high:.2g} will do.{doubt} Stopped: {self.stop_reason}"
+        doubt = "" if self.agree else " A cliff" if width < 2 else " Flat or noisy"
+        advice = doubt and f"{doubt}: sweep again with another seed or more points."
+        return f"Take {self.lr:.2g}; useful from {self.low:.2g} up to a ceiling of {self.high:.2g}.{advice} Stopped: {self.stop_reason}."
 
     def plot(self):
         "The sweep with its interval and suggestion"
@@ -138,20 +140,19 @@ class Found:
     def __repr__(self): return f"<lr_find over {len(self.lrs)} steps. {self.note}>"
 
 
-def sweep_plan(learner, start: float = 1e-6, end: float = 10, per_decade: int = 16) -> Plan:
-    "The plan of a sweep: equal ratios from `start` to `end`, both hit, whole batches only"
-    if not 0 < start < end < math.inf: raise FastcourseError(f"A sweep cannot go from {start!r} to {end!r}.", "Give two rates above 0, the lower one first.")
-    if not per_decade >= 1: raise FastcourseError(f"per_decade = {per_decade!r} will not do.", "Give a whole number, 1 or more.")
+def sweep_plan(learner, lr, steps: int) -> Plan:
+    "The plan of a sweep along the curve `lr`: `steps` whole batches, the data going round as often as needed"
     n = len(learner.split("train"))
     batch = min(n, learner.data.batch_size)
-    steps = round(math.log10(end / start) * per_decade) + 1
     whole = n // batch * batch
-    return Plan(Recipe(lr=exponential(start, end)), steps * batch / whole, whole, batch, learner.micro)
+    return Plan(Recipe(lr=lr), steps * batch / whole, whole, batch, learner.micro)
 
 
 def lr_find(learner, start: float = 1e-6, end: float = 10, per_decade: int = 16) -> Found:
-    "Sweeps the learning rate of `learner` from `start` to `end` and leaves it bit for bit as it was (Smith 2015, arXiv:1506.01186)"
-    plan = sweep_plan(learner, start, end, per_decade)
+    "Sweeps the rate of `learner` from `start` to `end` by equal ratios and leaves it bit for bit as it was (after Smith 2015, arXiv:1506.01186)"
+    if not 0 < start < end < math.inf: raise FastcourseError(f"A sweep cannot go from {start!r} to {end!r}.", "Give two rates above 0, the lower one first.")
+    if not per_decade >= 1: raise FastcourseError(f"per_decade = {per_decade!r} will not do.", "Give a whole number, 1 or more.")
+    plan = sweep_plan(learner, exponential(start, end), round(math.log10(end / start) * per_decade) + 1)
     lrs = np.array([row.lr for row in plan.rows])
     watch = _Watch(lrs)
     with learner.rehearsal():

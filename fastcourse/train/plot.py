@@ -8,6 +8,7 @@ __all__ = ['COLOURS', 'DASHES', 'Picture', 'lines', 'smooth', 'finder', 'panels'
 # %% ../../nbs/train/10_plot.ipynb #96c4776b
 import io
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -92,12 +93,12 @@ def finder(lrs, losses, smoothed, lr: float | None, low: float | None, high: flo
     losses, shown = np.asarray(losses, dtype=float), np.asarray(smoothed, dtype=float)
     said = f"suggestion {lr:.2g}, interval {low:.2g} to {high:.2g}" if lr else "no suggestion"
     picture = Picture(6.4, 3.6, f"loss against learning rate over a sweep: {said}. {note}")
-    ax = _tidy(picture.subplots(), "learning rate (log scale)", "loss", note)
+    ax = _tidy(picture.subplots(), "learning rate (log scale)", "loss", textwrap.fill(note, 80))
     ax.set_xscale("log")
     ax.plot(lrs, losses, color="0.7", linewidth=1, label="loss of each step")
     ax.plot(lrs[:len(shown)], shown, color=COLOURS[0], linewidth=2, label="smoothed")
     if lr:
-        ax.axvspan(low, high, color=COLOURS[4], alpha=0.2, linewidth=0, label="will do")
+        ax.axvspan(low, high, color=COLOURS[4], alpha=0.2, linewidth=0, label="useful range")
         ax.axvline(lr, color=COLOURS[1], linestyle=DASHES[1], linewidth=1.6, label=f"suggestion {lr:.2g}")
     floor, start = np.nanmin(shown), shown[0]
     room = max(abs(start - floor), 1e-3 * abs(start), 1e-12)

@@ -6,13 +6,13 @@
 __all__ = ['keep', 'global_generators', 'rehearsal']
 
 # %% ../../nbs/train/85_rehearsal.ipynb #87683b0e
+import io
 import random
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import GeneratorType
 
 import numpy as np
 import torch
@@ -77,14 +77,15 @@ def _keep_python_generator(x):
 
 
 def _refuse(x):
-    raise FastcourseError("The model or optimizer holds a generator function's iterator, which cannot be put back.", "Keep a list in it instead.")
+    if isinstance(x, io.IOBase): return None, ()
+    raise FastcourseError(f"The model or optimizer holds a {type(x).__name__}, which can be read once only and not put back.", "Keep a list in it instead.")
 
 
 _KEEPERS = (
     (torch.Tensor, _keep_tensor), (dict, _keep_dict), ((list, deque), _keep_list), (tuple, lambda x: (None, x)), (set, _keep_set),
     ((nn.Module, torch.optim.Optimizer), lambda x: (None, [x.__dict__])), (np.ndarray, _keep_array),
     ((torch.Generator, np.random.RandomState), _keep_generator), (np.random.Generator, _keep_numpy_generator),
-    (random.Random, _keep_python_generator), (GeneratorType, _refuse))
+    (random.Random, _keep_python_generator), (Iterator, _refuse))
 
 # %% ../../nbs/train/85_rehearsal.ipynb #a4fc979e
 @contextmanager

@@ -1,4 +1,4 @@
-"""Builds the data files that fastcourse/data ships: `python benchmarks/make_data.py ../shared/data`.
+"""Builds the data files that fastcourse/data ships: `python benchmarks/prepare/make_data.py ../shared/data`.
 
 The folder holds `fashion_mnist/fashion_mnist.npz` (all 70,000 images) and `chest_xray/chest_xray_128.npz`. Prints the
 SHA-256 of each file written; exit code 1 if the card beside it names another. (Another zlib packs
@@ -14,7 +14,7 @@ import numpy as np
 from fastcourse.train.cards import catalogue
 from fastcourse.train.sets import validation_rows
 
-TARGET = Path(__file__).parents[1] / "fastcourse" / "data"
+TARGET = Path(__file__).parents[2] / "fastcourse" / "data"
 TRAIN_PER_CLASS, VALID_PER_CLASS, TEST_PER_CLASS = 1200, 200, 300
 
 
