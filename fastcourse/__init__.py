@@ -15,7 +15,7 @@ _HOME = {
     "train.position": "Batch",
     "train.history": "Diverged History",
     "train.learner": "Learner",
-    "train.lr_find": "lr_find suggest",
+    "train.lr_find": "lr_find suggest sweep_plan",
     "course.judge": "Exercise",
     "course.exercise": "exercises",
 }

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from fastcore.script import call_parse
 from torch.optim import AdamW
 
-from .. import FastcourseError, Learner, Recipe, convnet, exercises, load, one_cycle, plain_errors, suggest
+from .. import (FastcourseError, Learner, Recipe, convnet, exercises, load, one_cycle,
+                        plain_errors, suggest, sweep_plan)
 
 # %% ../../lessons/01_lr_finding.ipynb #e802bb03
 def fresh_learner(data, seed=None):
@@ -23,7 +24,7 @@ def fresh_learner(data, seed=None):
 
 # %% ../../lessons/01_lr_finding.ipynb #700d27fc
 def lr_range(start, stop, n):
-    """`n` learning rates from `start` to `stop`, both included, each the same multiple of the one before.
+    """`n` learning rates from `start` to `stop`, both included, by equal ratios.
 
     For example, lr_range(1, 1000, 4) gives 1, 10, 100, 1000 (a list or an array)."""
     ### BEGIN SOLUTION
@@ -104,14 +105,14 @@ lr_range_exercise = Exercise(
     ])
 
 # %% ../../lessons/01_lr_finding.ipynb #d71d9e63
-def sweep(learner, rates, epochs=2):
-    "The rates and losses of a training with a rising rate, up to the first loss that is no number; puts everything back"
-    recipe = Recipe(lr=lambda progress: rates[round(progress * (len(rates) - 1))])
-    plan = learner.plan(recipe, epochs)
+def sweep(learner, rates):
+    "The losses of one step at each rate, up to the first that is no number; puts everything back"
+    n = len(rates)
+    plan = sweep_plan(learner, lambda progress: rates[round(progress * (n - 1))], n)
     with learner.rehearsal():
         losses = np.array([learner.step(batch).item() for batch in learner.batches(plan)])
     finite = np.cumprod(np.isfinite(losses)).astype(bool)
-    return np.array([row.lr for row in plan.rows])[finite], losses[finite]
+    return np.array(rates)[finite], losses[finite]
 
 # %% ../../lessons/01_lr_finding.ipynb #ed81f2c4
 @call_parse
@@ -128,12 +129,14 @@ def main(
     learner = fresh_learner(data, seed)
     if lr == "auto":
         rates = exercises("lr_finding").lr_range.best(lr_range)(1e-6, 10, 113)
-        found = suggest(*sweep(learner, rates, epochs=113 * data.batch_size / len(data.train)))
+        found = suggest(*sweep(learner, rates))
         if found is None: raise SystemExit("The loss never descends in a sweep. Pass a rate of your own with --lr.")
-        print(f"The sweep suggests {found.lr:.2g}; from {found.low:.2g} to {found.high:.2g} will do.")
+        print(f"The sweep suggests {found.lr:.2g}; useful from {found.low:.2g} up to a ceiling of {found.high:.2g}.")
         lr = found.lr
     try: rate = float(lr)
     except ValueError: raise FastcourseError(f"--lr {lr} is no number.", "Give a learning rate such as 0.01, or auto.") from None
     history = learner.fit(Recipe(lr=one_cycle(rate)), epochs)
     tested = ", ".join(f"{name} {value:.4f}" for name, value in learner.evaluate("test").items())
-    print(f"Seed {learner.seed}, {len(history.losses)} steps in {history.seconds:.1f} s. On the test images: {tested}.")
+    most = data.test.y.bincount().max().item() / len(data.test)
+    print(f"Seed {learner.seed}, {len(history.losses)} steps. On {len(data.test):,} test images: {tested}.")
+    print(f"To compare: always naming the most frequent class there would be right in {most:.4f}.")
