@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from ..settings import FastcourseError, load_settings
 from .batches import Batches
-from .core import key, own_draws, timer
+from .core import key, keys_of, own_draws, timer
 from .curves import Recipe
 from .history import Diverged, History, Predictions
 from .plan import Plan, cut
@@ -49,6 +49,12 @@ def _optimizer(optimizer, model: nn.Module) -> torch.optim.Optimizer:
     known = {id(p) for p in model.parameters()}
     if all(id(p) in known for group in optimizer.param_groups for p in group["params"]): return optimizer
     raise FastcourseError("The optimizer holds parameters of another model.", "Pass its class, such as AdamW, or make model and optimizer together.")
+
+
+def _draws(plan: Plan, k: int) -> list[list[int]]:
+    "A key for each micro-batch of each step: what its layers draw depends on nothing else"
+    most = max(len(cut(n, plan.micro or n)) for n in {row.n for row in plan.rows})
+    return keys_of(k, np.arange(len(plan) * most)).reshape(len(plan), most).tolist()
 
 
 def _name(f) -> str: return getattr(f, "__name__", None) or _name(getattr(f, "func", type(f)))
@@ -102,15 +108,14 @@ class Learner:
         return self._cut(plan, start, at.done - start)
 
     def _cut(self, plan, start, first):
-        data, fit, epoch, order = self.split("train"), key(self.seed, "fit", start), None, None
-        draws = key(fit, "draw")
+        data, fit, epoch, order, (rank, world) = self.split("train"), key(self.seed, "fit", start), None, None, (self.team.rank, self.team.world)
+        draws = _draws(plan, key(fit, "draw"))
         for row in plan.rows[first:]:
             if row.epoch != epoch: epoch, order = row.epoch, data.order(fit, row.epoch)
-            parts = tuple(enumerate(cut(row.n, plan.micro or row.n)))[self.team.rank :: self.team.world]
-            index = order[row.first : row.first + row.n]
-            if self.team.world > 1: index = torch.cat([index[:0], *(index.split(cut(row.n, plan.micro))[j] for j, _ in parts)])
+            sizes, index = cut(row.n, plan.micro or row.n), order[row.first : row.first + row.n]
+            if world > 1: index = torch.cat([index[:0], *index.split(sizes)[rank::world]])
             x, y = data.take(index, seed=fit, epoch=epoch, size=row.size, strength=row.augment)
-            yield Batch(x, y, index, row, parts, start, plan.fingerprint, draws)
+            yield Batch(x, y, index, row, tuple(zip(draws[row.step], sizes))[rank::world], start, plan.fingerprint)
 
     def step(self, batch: Batch) -> torch.Tensor:
         "One optimizer step; its loss, the mean over the batch, as a detached float32 scalar on the device"
@@ -126,8 +131,8 @@ class Learner:
 
     def _gradient(self, batch, seeded):
         total = None
-        for j, x, y in batch.pieces():
-            seeded(key(batch.draws, batch.step, j))
+        for k, x, y in batch.pieces():
+            seeded(k)
             loss = self._mean_loss(self.model(x), y)
             if len(y) != batch.n: loss = loss * (len(y) / batch.n)
             loss.backward()

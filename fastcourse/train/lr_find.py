@@ -79,19 +79,19 @@ def suggest(lrs, losses) -> Suggestion | None:
 class _Watch:
     "Decides after each step whether the sweep is over; `reason` says why"
     def __init__(self, lrs):
-        self.lrs, self.losses, self.best, self.reason = lrs, [], math.inf, ""
+        self.lrs, self.losses, self.best, self.reason, self.start = lrs, [], math.inf, "", None
 
     def over(self, loss: float) -> bool:
-        at = f"at a rate of {self.lrs[len(self.losses)]:.2g}"
+        at = self.lrs[len(self.losses)]
         if not math.isfinite(loss):
-            self.reason = f"the loss became {loss} {at}"
+            self.reason = f"the loss became {loss} at a rate of {at:.2g}"
             return True
         self.losses.append(loss)
         if len(self.losses) < max(MIN_POINTS, len(self.lrs) // 8): return False
-        level, noise = _level(self.losses, len(self.lrs))
-        now = float(np.median(self.losses[-3:]))
+        if self.start is None: self.start = _level(self.losses, len(self.lrs))
+        (level, noise), now = self.start, sorted(self.losses[-3:])[1]
         self.best = min(self.best, now)
-        if now > level + max(level - self.best, 4 * noise, 1e-3 * abs(level)): self.reason = f"the loss diverged {at}"
+        if now > level + max(level - self.best, 4 * noise, 1e-3 * abs(level)): self.reason = f"the loss diverged at a rate of {at:.2g}"
         return bool(self.reason)
 
 

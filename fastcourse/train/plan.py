@@ -7,7 +7,7 @@ __all__ = ['cut', 'Row', 'Plan']
 
 # %% ../../nbs/train/65_plan.ipynb #9434546a
 import hashlib
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from ..settings import FastcourseError
@@ -15,11 +15,12 @@ from .curves import LABELS, Recipe, values_on
 from .plot import panels
 
 # %% ../../nbs/train/65_plan.ipynb #6a3818f6
-def cut(n: int, part: int) -> list[int]:
+@cache
+def cut(n: int, part: int) -> tuple[int, ...]:
     "`n` samples in parts of `part`; the last may be shorter, but a single sample left over joins the part before it"
     sizes = [part] * (n // part) + [n % part] * (n % part > 0)
     if len(sizes) > 1 and sizes[-1] == 1 < part: sizes[-2:] = [sizes[-2] + 1]
-    return sizes
+    return tuple(sizes)
 
 # %% ../../nbs/train/65_plan.ipynb #acc75b3f
 class Row(NamedTuple):

@@ -21,16 +21,15 @@ class Batch(NamedTuple):
     y: torch.Tensor
     index: torch.Tensor                     # which samples of the split these are
     row: Row                                # the step's place and values
-    parts: tuple[tuple[int, int], ...]      # (number, samples) of each micro-batch in x
+    parts: tuple[tuple[int, int], ...]      # (key of what layers draw, samples) of each micro-batch in x
     start: int                              # the learner's steps before this plan began
     plan: str                               # that plan's fingerprint
-    draws: int                              # the key of all that layers draw in this fit
 
     def pieces(self):
-        "(number, x, y) of each micro-batch"
+        "(key, x, y) of each micro-batch"
         if len(self.parts) == 1: return [(self.parts[0][0], self.x, self.y)]
         sizes = [n for _, n in self.parts]
-        return zip((j for j, _ in self.parts), self.x.split(sizes), self.y.split(sizes))
+        return zip((k for k, _ in self.parts), self.x.split(sizes), self.y.split(sizes))
 
     @property
     def step(self) -> int: return self.row.step
