@@ -7,7 +7,7 @@ _HOME = {
     "settings": "FastcourseError load_settings plain_errors short",
     "train.core": "device_facts key keyed_order keyed_uniform timer",
     "train.resize": "resize",
-    "train.data": "Data chest_xray fashion_mnist from_arrays load",
+    "train.data": "Data beans chest_xray fashion_mnist from_arrays load spoken_digits",
     "train.batches": "Batches",
     "train.models": "convnet",
     "train.metrics": "accuracy at_threshold auc confusion missed_per_1000 recall_at roc threshold_at",

@@ -20,7 +20,7 @@ from torchvision.io import ImageReadMode, decode_jpeg
 from fastcourse.settings import FastcourseError
 from fastcourse.train import cards, sets
 from fastcourse.train.cards import DataError, card_of, catalogue, data_file, verify
-from fastcourse.train.data import chest_xray, fashion_mnist, from_arrays, load
+from fastcourse.train.data import beans, chest_xray, fashion_mnist, from_arrays, load, spoken_digits
 from fastcourse.train.resize import resize
 from fastcourse.train.splits import class_split, group_split
 
@@ -42,6 +42,14 @@ def chest(): return chest_xray()
 
 @pytest.fixture(scope="module")
 def fashion(): return fashion_mnist()
+
+
+@pytest.fixture(scope="module")
+def leaves(): return beans()
+
+
+@pytest.fixture(scope="module")
+def digits(): return spoken_digits()
 
 
 # the embedded sets
@@ -68,6 +76,67 @@ def test_chest_patients_are_in_one_split(chest):
     groups = {name: set(s.meta["group"].tolist()) for name, s in chest.splits.items()}
     assert len(groups["train"]) == 2532 and len(groups["valid"]) == 314
     assert not groups["train"] & groups["valid"] and not (groups["train"] | groups["valid"]) & groups["test"]
+
+
+def test_beans_counts(leaves):
+    """The official training set has 345, 348 and 341 images; every eighth of each class is valid."""
+    official = np.array([345, 348, 341])
+    assert leaves.classes == ("angular_leaf_spot", "bean_rust", "healthy")
+    counts = {name: s.y.bincount().tolist() for name, s in leaves.splits.items()}
+    assert counts["test"] == [43, 43, 42] and counts["valid"] == (official // 8).tolist()
+    assert (np.array(counts["train"]) + counts["valid"]).tolist() == official.tolist()
+    assert (len(leaves.train), len(leaves.valid), len(leaves.test)) == (906, 128, 128)
+    assert leaves.train.x.shape == (906, 3, 160, 160) and leaves.train.x.dtype == torch.uint8
+    folders = leaves.meta["name"].str.split("/", expand=True)
+    assert (folders[1] == leaves.meta["label"]).all()
+    assert ((folders[0] == "test") == (leaves.meta["split"] == "test")).all()
+    assert leaves.meta["name"].is_unique
+
+
+def test_spoken_digits_official_counts(digits):
+    """Six persons, ten digits, fifty recordings: 0 to 4 are test, 5 to 9 valid."""
+    assert [len(s) for s in digits.splits.values()] == [2400, 300, 300] and digits.train.x.shape[1:] == (1, 48, 64)
+    table = digits.meta.groupby(["split", "speaker", "label"])["recording"].agg(["min", "max", "nunique", "count"])
+    for split, row in ("train", [10, 49, 40, 40]), ("valid", [5, 9, 5, 5]), ("test", [0, 4, 5, 5]):
+        assert len(table.loc[split]) == 60 and (table.loc[split] == row).all().all()
+    said = digits.meta["label"] + "_" + digits.meta["speaker"] + "_" + digits.meta["recording"].astype(str) + ".wav"
+    assert (said == digits.meta["name"]).all()
+    assert digits.augment == ("shift",)                   # mirrored, time would run backwards
+
+
+def test_spoken_digits_by_speaker(digits):
+    """No voice in two splits; all recordings of a voice are there, and the images are those of the official split."""
+    new_voices = spoken_digits(split="speaker")
+    speakers = {name: set(s.meta["speaker"].tolist()) for name, s in new_voices.splits.items()}
+    assert speakers == dict(train={"george", "jackson", "lucas"}, valid={"nicolas"}, test={"theo", "yweweler"})
+    for name, s in new_voices.splits.items(): assert s.y.bincount().tolist() == [50 * len(speakers[name])] * 10
+    assert set(new_voices.meta["name"]) == set(digits.meta["name"]) and new_voices.meta["name"].is_unique
+    official = {name: x for s in digits.splits.values() for name, x in zip(s.meta["name"], s.x)}
+    for s in new_voices.splits.values():
+        assert all(torch.equal(x, official[name]) for name, x in zip(s.meta["name"], s.x))
+    counted = {name: len(s) for name, s in new_voices.splits.items()}
+    assert new_voices.card.splits["speaker"]["images"] == counted
+
+
+@needs_shared
+@pytest.mark.parametrize("key", ["split", "split_speaker"])
+def test_spoken_digits_equal_the_file_they_were_made_from(key):
+    with np.load(SHARED / "spoken_digits" / "spoken_digits_logmel.npz") as z: a = dict(z)
+    for i, s in enumerate(spoken_digits(split="official" if key == "split" else "speaker").splits.values()):
+        own = a[key] == i
+        assert np.array_equal(s.x[:, 0].numpy(), a["image"][own]) and np.array_equal(s.y.numpy(), a["label"][own])
+        assert np.array_equal(s.meta["speaker"], a["speakers"][a["speaker"][own]])
+
+
+@needs_shared
+def test_beans_equal_the_reader_beside_them(leaves):
+    spec = importlib.util.spec_from_file_location("readers", SHARED / "readers.py")
+    readers = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(readers)
+    for name, s in leaves.splits.items():
+        images, labels, classes = readers.read_jpegs(SHARED / "beans" / "beans.npz", split=name)
+        assert np.array_equal(s.y.numpy(), labels) and leaves.classes == tuple(classes.tolist())
+        assert np.array_equal(s.x.numpy(), images.transpose(0, 3, 1, 2))
 
 
 @needs_shared
@@ -108,7 +177,7 @@ def test_the_script_makes_the_shipped_files_again(tmp_path):
             assert set(made) == set(shipped) and all(np.array_equal(made[k], shipped[k]) for k in shipped)
 
 
-@pytest.mark.parametrize("name", ["fashion_mnist", "chest_xray"])
+@pytest.mark.parametrize("name", ["fashion_mnist", "chest_xray", "beans", "spoken_digits"])
 def test_mean_and_std_are_those_of_train(name):
     data = load(name, size=20)
     x = data.train.x.numpy().astype(np.float64) / 255
@@ -116,7 +185,9 @@ def test_mean_and_std_are_those_of_train(name):
     assert data.std.tolist() == pytest.approx(x.std((0, 2, 3)), abs=1e-6)
 
 
-def test_published_mean_and_std(chest, fashion):
+def test_published_mean_and_std(chest, fashion, leaves):
+    assert leaves.mean.tolist() == pytest.approx([0.4855, 0.5189, 0.3140], abs=2e-3)
+    assert leaves.std.tolist() == pytest.approx([0.2018, 0.2142, 0.1916], abs=2e-3)
     assert fashion.mean.item() == pytest.approx(0.2860, abs=2e-3) and fashion.std.item() == pytest.approx(0.3530,
     abs=2e-3)
     assert chest.mean.item() == pytest.approx(0.4819, abs=1e-4) and chest.std.item() == pytest.approx(0.2359, abs=1e-4)
@@ -125,6 +196,13 @@ def test_published_mean_and_std(chest, fashion):
 def test_size_resizes_every_split(fashion):
     small = fashion_mnist(size=(14, 20))
     for name, s in small.splits.items(): assert torch.equal(s.x, resize(fashion.splits[name].x, (14, 20)))
+
+
+def test_size_resizes_colour(leaves):
+    small = beans(size=64).valid.x
+    assert small.shape == (128, 3, 64, 64)
+    pillow = np.asarray(Image.fromarray(leaves.valid.x[5].permute(1, 2, 0).numpy()).resize((64, 64), Image.BILINEAR))
+    assert np.abs(small[5].permute(1, 2, 0).numpy().astype(int) - pillow).max() <= 1
 
 
 def test_meta_is_one_table(chest):
@@ -153,6 +231,8 @@ def test_small_keeps_the_shares(monkeypatch, capsys, chest):
     said = capsys.readouterr().out
     assert said.count("\n") == 1 and "FASTCOURSE_SMALL" in said and "1,500 of 15,000" in said
     assert small.batch_size == 32 and [s.y.bincount().tolist() for s in small.splits.values()] == [[100] * 10, [20] * 10, [30] * 10]
+    one_in_ten = spoken_digits(split="speaker")
+    assert [s.y.bincount().tolist() for s in one_in_ten.splits.values()] == [[15] * 10, [5] * 10, [10] * 10]
     few = chest_xray()
     for name, s in few.splits.items():
         assert s.y.bincount().tolist() == [-(-n // 10) for n in chest.splits[name].y.bincount().tolist()]
@@ -161,7 +241,9 @@ def test_small_keeps_the_shares(monkeypatch, capsys, chest):
 
 
 @pytest.mark.parametrize("wrong, says", [
-    (dict(name="mnist"), "chest_xray, fashion_mnist"), (dict(name="chest_xray", split="random"), "It has: official"),
+    (dict(name="mnist"), "beans, chest_xray, fashion_mnist, spoken_digits"),
+    (dict(name="chest_xray", split="random"), r"It has: official\."), (dict(name="beans", split=["official"]), "official"),
+    (dict(name="spoken_digits", split="random"), r"official, speaker\."), (dict(name="beans", split=None), "split None"),
     (dict(name="fashion_mnist", size=0), "0 x 0"), (dict(name="fashion_mnist", batch_size=0), "batch_size=0"),
     (dict(name="fashion_mnist", batch_size=2.5), "whole number"), (dict(name="../settings"), "no data set")])
 def test_wrong_requests(wrong, says):
@@ -175,16 +257,25 @@ def test_wrong_requests(wrong, says):
 def test_a_card_is_true(card):
     data, file = load(card.name), data_file(card.name)
     assert card.images == {name: len(s) for name, s in data.splits.items()}
-    assert (card.channels, card.px, card.px) == data.train.x.shape[1:]
+    assert (card.channels, card.height or card.px, card.px) == data.train.x.shape[1:]
     assert card.bytes == file.stat().st_size
     assert set(card.columns) == set(data.train.meta)
-    with np.load(file) as z: assert card.classes == tuple(z["classes"].tolist()) == data.classes
+    assert card.classes == data.classes and len(card.classes) == int(data.train.y.max()) + 1
+    with np.load(file) as z: assert "classes" not in z or card.classes == tuple(z["classes"].tolist())
     assert card.problems and all(row["figure"] and row["source"] for row in card.baseline)
     licence = file.with_name(f"{card.name}.LICENSE").read_text(encoding="utf-8")
     assert card.attribution.split(",")[0] in licence and "icen" in licence
     text = card.text()
     assert max(map(len, text.splitlines())) <= 88
-    for fact in card.title, card.sha256, card.licence.split(";")[0]: assert fact in text
+    for fact in card.title, card.sha256, f"{card.size} pixels", *card.splits: assert fact in text
+    assert card.licence.split(";")[0].replace(" ", "") in "".join(text.split())
+
+
+def test_share_alike_is_said_and_kept_apart():
+    card = card_of("spoken_digits")
+    assert "share-alike" in card.licence and "spoken_digits.LICENSE" in card.licence
+    notice = data_file("spoken_digits").with_name("spoken_digits.LICENSE").read_text(encoding="utf-8")
+    for fact in "spoken_digits.npz only", "creativecommons.org/licenses/by-sa/4.0", "Changes": assert fact in notice
 
 
 @pytest.fixture
@@ -222,7 +313,7 @@ def test_a_spoilt_file_is_named_with_both_sums(copied, spoil):
 
 def test_missing_and_whole_files(copied):
     copied.with_name("chest_xray.npz").unlink(missing_ok=True)
-    assert [(name, whole) for name, whole, _ in verify()] == [("chest_xray", False), ("fashion_mnist", True)]
+    assert [name for name, whole, _ in verify() if whole] == ["fashion_mnist"]
     with pytest.raises(DataError, match="chest_xray.npz is missing"): chest_xray()
     with pytest.raises(FastcourseError, match="fashion_mnist"): verify("mnist")
 
@@ -232,7 +323,7 @@ def test_listing_the_cards_loads_nothing_heavy():
     code = ("import sys; from fastcourse.train.cards import catalogue, verify; print(len(catalogue()), "
             "all(w for _, w, _ in verify()), [m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out == "2 True []\n"
+    assert out == f"{len(catalogue())} True []\n"
 
 
 # the full Fashion-MNIST

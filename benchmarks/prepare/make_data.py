@@ -1,8 +1,8 @@
 """Builds the data files that fastcourse/data ships: `python benchmarks/prepare/make_data.py ../shared/data`.
 
-The folder holds `fashion_mnist/fashion_mnist.npz` (all 70,000 images) and `chest_xray/chest_xray_128.npz`. Prints the
-SHA-256 of each file written; exit code 1 if the card beside it names another. (Another zlib packs
-the same arrays to other bytes.)
+The folder holds `fashion_mnist/fashion_mnist.npz` (all 70,000 images), `chest_xray/chest_xray_128.npz`,
+`beans/beans.npz` and `spoken_digits/spoken_digits_logmel.npz`. Prints the SHA-256 of each file written; exit code 1 if
+the card beside it names another. (Another zlib packs the same arrays to other bytes.)
 """
 import hashlib
 import shutil
@@ -39,6 +39,16 @@ def fashion_mnist(shared: Path, file: Path):
 def chest_xray(shared: Path, file: Path):
     "The JPEG file as it is"
     shutil.copyfile(shared / "chest_xray" / "chest_xray_128.npz", file)
+
+
+def beans(shared: Path, file: Path):
+    "The JPEG file as it is"
+    shutil.copyfile(shared / "beans" / "beans.npz", file)
+
+
+def spoken_digits(shared: Path, file: Path):
+    "The spectrograms as they are"
+    shutil.copyfile(shared / "spoken_digits" / "spoken_digits_logmel.npz", file)
 
 
 def main(shared, target=TARGET) -> int:

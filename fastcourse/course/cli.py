@@ -157,7 +157,7 @@ def _data(context: typer.Context):
     "List the data sets that the course brings."
     if context.invoked_subcommand: return
     from fastcourse.train.cards import catalogue
-    rows = [(c.name, c.title, f"{sum(c.images.values()):,}", f"{c.px} px", f"{c.bytes / 1e6:.1f} MB",
+    rows = [(c.name, c.title, f"{sum(c.images.values()):,}", f"{c.size} px", f"{c.bytes / 1e6:.1f} MB",
              re.split("[,;]", c.licence)[0]) for c in catalogue()]
     _table(["name", "what", "images", "size", "file", "licence"], rows)
 

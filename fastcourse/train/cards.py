@@ -25,7 +25,11 @@ class DataError(FastcourseError):
 
 @dataclass(frozen=True)
 class Card:
-    "The facts of one set; `images` per split, `columns` of its meta table, `full`: the larger set that is not shipped"
+    """The facts of one set; `height` where it is not `px`, its width.
+
+    images: per official split; columns: of its meta table; splits: its other splits, by name; full: all that there is
+    of a set that is shipped in part.
+    """
     name: str
     title: str
     what: str
@@ -46,7 +50,20 @@ class Card:
     changes: str
     problems: tuple[str, ...]
     baseline: tuple[dict, ...]
+    height: int = 0
+    splits: dict[str, dict] = field(default_factory=dict)
     full: dict = field(default_factory=dict)
+
+    @property
+    def size(self) -> str:
+        "Height and width in pixels, such as '48 x 64'"
+        return f"{self.height or self.px} x {self.px}"
+
+    def check_split(self, split: str) -> str:
+        "`split` if the set is divided in this way; else an error with the ways there are"
+        known = "official", *self.splits
+        if split in known: return split
+        raise FastcourseError(f"{self.name} has no split {split!r}.", f"It has: {', '.join(known)}.")
 
     def text(self) -> str:
         "The card as plain text, 88 columns wide"
@@ -63,14 +80,19 @@ def _list(label, items):
         label = ""
 
 
+def _counts(images) -> str: return ", ".join(f"{split} {n:,}" for split, n in images.items())
+
+
 def _facts(card):
     "The lines of a card below its title"
     yield _paragraph("what", card.what)
     yield _paragraph("task", card.task)
     yield _paragraph("classes", ", ".join(card.classes))
-    shape = f"{card.px} x {card.px} pixels, {'grey' if card.channels == 1 else 'colour'}"
-    yield _paragraph("images", f"{', '.join(f'{split} {n:,}' for split, n in card.images.items())}; {shape}")
+    shape = f"{card.size} pixels, {'grey' if card.channels == 1 else 'colour'}"
+    yield _paragraph("images", f"{_counts(card.images)}; {shape}")
     yield _paragraph("split", card.split)
+    for name, other in card.splits.items():
+        yield _paragraph("other split", f"{name}: {other['what']} ({_counts(other['images'])})")
     yield from _list("columns", [f"{name}: {meaning}" for name, meaning in card.columns.items()])
     yield from _list("problems", card.problems)
     yield from _list("baseline", [f"{row['figure']} ({row['source']})" for row in card.baseline])

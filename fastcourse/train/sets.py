@@ -33,6 +33,7 @@ class Source(NamedTuple):
     split: np.ndarray
     columns: dict[str, np.ndarray]
     pixels: Callable
+    other_splits: dict[str, np.ndarray] = {}
 
 
 def _tensor(images: np.ndarray) -> Callable:
@@ -40,31 +41,53 @@ def _tensor(images: np.ndarray) -> Callable:
     return lambda rows: torch.from_numpy(images[rows][:, None])
 
 
+def _arrays(name) -> dict[str, np.ndarray]:
+    "All arrays of an embedded set's checked file"
+    with np.load(data_file(name), allow_pickle=False) as z: return dict(z)
+
+
 def _fashion_mnist() -> Source:
-    with np.load(data_file("fashion_mnist"), allow_pickle=False) as z: a = dict(z)
+    a = _arrays("fashion_mnist")
     return Source(a["label"].astype(np.int64), a["split"], {"row": a["row"]}, _tensor(a["image"]))
+
+
+def _spoken_digits() -> Source:
+    a = _arrays("spoken_digits")
+    columns = {"speaker": a["speakers"][a["speaker"]], "recording": a["index"], "name": a["name"]}
+    by_speaker = {"speaker": a["split_speaker"]}
+    return Source(a["label"].astype(np.int64), a["split"], columns, _tensor(a["image"]), by_speaker)
 
 # %% ../../nbs/train/28_sets.ipynb #218bfc80
 def _decode(jpeg: np.ndarray, offsets: np.ndarray, rows) -> torch.Tensor:
-    "uint8 [len(rows), 1, h, w]: JPEG file i is jpeg[offsets[i]:offsets[i + 1]]"
-    def film(i): return np.asarray(Image.open(io.BytesIO(jpeg[offsets[i]:offsets[i + 1]]), formats=["JPEG"]))
-    images = np.empty((len(rows), 1, *film(rows[0]).shape), dtype=np.uint8)
-    for image, i in zip(images, rows): image[0] = film(i)
+    "uint8 [len(rows), c, h, w]: JPEG file i is jpeg[offsets[i]:offsets[i + 1]]"
+    def image(i):
+        a = np.asarray(Image.open(io.BytesIO(jpeg[offsets[i]:offsets[i + 1]]), formats=["JPEG"]))
+        return a[None] if a.ndim == 2 else a.transpose(2, 0, 1)
+    images = np.empty((len(rows), *image(rows[0]).shape), dtype=np.uint8)
+    for to, i in zip(images, rows): to[:] = image(i)
     return torch.from_numpy(images)
 
 
+def _beans() -> Source:
+    a = _arrays("beans")
+    return Source(a["label"].astype(np.int64), a["split"], {"name": a["name"]},
+                  lambda rows: _decode(a["jpeg"], a["offsets"], rows))
+
+
 def _chest_xray() -> Source:
-    with np.load(data_file("chest_xray"), allow_pickle=False) as z: a = dict(z)
+    a = _arrays("chest_xray")
     columns = {"group": a["group"], "subtype": a["subtypes"][a["subtype"]], "name": a["name"]}
     return Source(a["label"].astype(np.int64), a["split"], columns, lambda rows: _decode(a["jpeg"], a["offsets"], rows))
 
 
-_READERS = {"fashion_mnist": _fashion_mnist, "chest_xray": _chest_xray}
+_READERS = dict(beans=_beans, chest_xray=_chest_xray, fashion_mnist=_fashion_mnist, spoken_digits=_spoken_digits)
 
 
-def read_set(name: str) -> Source:
-    "An embedded set, its file checked"
-    return _READERS[card_of(name).name]()
+def read_set(name: str, split: str = "official") -> Source:
+    "An embedded set, its file checked, divided in one of the ways that its card names"
+    card_of(name).check_split(split)
+    source = _READERS[name]()
+    return source if split == "official" else source._replace(split=source.other_splits[split])
 
 # %% ../../nbs/train/28_sets.ipynb #c38f126c
 _DEBIAN = Path("/usr/share/datasets/fashion-mnist")
