@@ -14,12 +14,14 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin
+from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from ..settings import FastcourseError, load_settings
 from .batches import Batches
 from .core import key, keys_of, own_draws, timer
 from .curves import Recipe
+from .items import Items, Loaders, call
 from .history import Diverged, History, Predictions
 from .plan import Plan, cut
 from .position import Batch, Position
@@ -51,6 +53,11 @@ def _optimizer(optimizer, model: nn.Module) -> torch.optim.Optimizer:
     raise FastcourseError("The optimizer holds parameters of another model.", "Pass its class, such as AdamW, or make model and optimizer together.")
 
 
+def _reduction(loss) -> str:
+    "How a loss sums up its samples, as torch's own losses say it; 'mean' where it does not say"
+    return getattr(loss, "reduction", None) or getattr(loss, "keywords", {}).get("reduction", "mean")
+
+
 def _draws(plan: Plan, k: int) -> list[list[int]]:
     "A key for each micro-batch of each step: what its layers draw depends on nothing else"
     most = max(len(cut(n, plan.micro or n)) for n in {row.n for row in plan.rows})
@@ -67,16 +74,16 @@ _BAR = "{percentage:3.0f}% {bar:20} step {n_fmt}/{total_fmt}, {elapsed}{postfix}
 class Learner:
     """A model, its data, a loss and an optimizer, trained by plans.
 
-    `model`: a module or a function that makes one · `data`: a `Data` · `loss(outputs, targets)` · `optimizer`: a class, a
+    `model`: a module or a function that makes one · `data`: a `Data`, a DataLoader or `Loaders` · `loss(outputs, targets)` · `optimizer`: a class, a
     function of the parameters, or an optimizer · `seed`: default from settings.ini · `micro`: samples in one forward pass"""
     def __init__(self, model, data, *, loss, optimizer, seed: int | None = None, device="auto", micro: int | None = None):
         self.seed = load_settings().seed if seed is None else seed
         self.team = Team(device)
-        self.device, self.data, self.loss = self.team.device, data, loss
+        self.device, self.data, self.loss = self.team.device, Loaders(data) if isinstance(data, DataLoader) else data, loss
         self.model = _build(model, self.seed).to(self.device)
         self.optimizer = _optimizer(optimizer, self.model)
-        self.micro = micro or (None if self.team.world == 1 else -(-data.batch_size // self.team.world))
-        self.position, self._values, self._held = Position(), Values(self.optimizer), {}
+        self.micro = micro or (None if self.team.world == 1 else -(-self.data.batch_size // self.team.world))
+        self.position, self._values, self._held, self._sums = Position(), Values(self.optimizer), {}, _reduction(loss) == "sum"
         self.team.share([*self.model.parameters(), *self.model.buffers()])
 
     def split(self, split="valid") -> Batches:
@@ -90,6 +97,7 @@ class Learner:
         return self._held[split]
 
     def _batches_of(self, split):
+        if isinstance(split, DataLoader): return Items(split, self.device)
         return Batches(split, mean=self.data.mean, std=self.data.std, augment=self.data.augment, device=self.device)
 
     def plan(self, recipe: Recipe, epochs: float, *, batch_size: int | None = None) -> Plan:
@@ -131,10 +139,10 @@ class Learner:
 
     def _gradient(self, batch, seeded):
         total = None
-        for k, x, y in batch.pieces():
+        for k, n, x, y in batch.pieces():
             seeded(k)
-            loss = self._mean_loss(self.model(x), y)
-            if len(y) != batch.n: loss = loss * (len(y) / batch.n)
+            loss = self._loss(call(self.model, x), y)
+            if n != batch.n and not self._sums: loss = loss * (n / batch.n)
             loss.backward()
             total = loss.detach() if total is None else total + loss.detach()
         return total if self.team.world == 1 else self._add_up(total)
@@ -146,7 +154,8 @@ class Learner:
         self.team.add_up([*(p.grad for p in trained), total])
         return total
 
-    def _mean_loss(self, outputs, targets):
+    def _loss(self, outputs, targets):
+        "The loss as one float32 number; one for each sample is averaged"
         loss = self.loss(outputs, targets)
         if not isinstance(loss, torch.Tensor):
             raise FastcourseError(f"The loss function gave {type(loss).__name__}, not a tensor.", "Return torch's own result, without .item().")
@@ -196,16 +205,16 @@ class Learner:
         "The scores of every sample of a split, in the split's order; touches nothing"
         data = self.split(split)
         with self._evaluating():
-            parts = [self.model(data.take(at, size=size)[0]).float().cpu() for at in torch.arange(len(data)).split(self.data.batch_size)]
-        return Predictions(torch.cat(parts), data.y.cpu(), torch.arange(len(data)))
+            batches = (data.take(at, size=size) for at in torch.arange(len(data)).split(self.data.batch_size))
+            scores, targets = zip(*((call(self.model, x).float().cpu(), y.cpu()) for x, y in batches))
+        return Predictions(torch.cat(scores), torch.cat(targets), torch.arange(len(data)), tuple(self.data.classes))
 
     def evaluate(self, split="valid", metrics=(), *, size: int | None = None) -> dict[str, float]:
         "Loss (mean over samples), accuracy for whole-number targets, and each of `metrics`, a function of (scores, targets); on many processes all must call it"
         said = self.predict(split, size=size)
         with self._evaluating():
-            parts = zip(said.scores.split(self.data.batch_size), said.targets.split(self.data.batch_size))
-            loss = sum(self._mean_loss(s.to(self.device), y.to(self.device)).item() * len(y) for s, y in parts) / len(said.targets)
-        out = dict(loss=loss)
+            loss = self._loss(said.scores.to(self.device), said.targets.to(self.device)).item()
+        out = dict(loss=loss / len(said.targets) if self._sums else loss)
         if not said.targets.is_floating_point() and said.scores.ndim == 2:
             out["accuracy"] = (said.scores.argmax(1) == said.targets).double().mean().item()
         return out | {_name(metric): float(metric(said.scores, said.targets)) for metric in metrics}

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from ..settings import FastcourseError
+from .items import pieces
 from .plan import Row
 
 # %% ../../nbs/train/70_position.ipynb #2363a7ab
@@ -26,10 +27,10 @@ class Batch(NamedTuple):
     plan: str                               # that plan's fingerprint
 
     def pieces(self):
-        "(key, x, y) of each micro-batch"
-        if len(self.parts) == 1: return [(self.parts[0][0], self.x, self.y)]
-        sizes = [n for _, n in self.parts]
-        return zip((k for k, _ in self.parts), self.x.split(sizes), self.y.split(sizes))
+        "(key, samples, x, y) of each micro-batch"
+        if len(self.parts) == 1: return [(*self.parts[0], self.x, self.y)]
+        keys, sizes = zip(*self.parts) if self.parts else ((), ())
+        return zip(keys, sizes, pieces(self.x, sizes), pieces(self.y, sizes))
 
     @property
     def step(self) -> int: return self.row.step
