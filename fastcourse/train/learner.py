@@ -74,8 +74,9 @@ _BAR = "{percentage:3.0f}% {bar:20} step {n_fmt}/{total_fmt}, {elapsed}{postfix}
 class Learner:
     """A model, its data, a loss and an optimizer, trained by plans.
 
-    `model`: a module or a function that makes one · `data`: a `Data`, a DataLoader or `Loaders` · `loss(outputs, targets)` · `optimizer`: a class, a
-    function of the parameters, or an optimizer · `seed`: default from settings.ini · `micro`: samples in one forward pass"""
+    `model`: a module or a function that makes one · `data`: a `Data`, a DataLoader or `Loaders` · `loss(outputs, targets)` ·
+    `optimizer`: a class, a function of the parameters, or an optimizer · `seed`: default from settings.ini ·
+    `micro`: samples in one forward pass, default the whole batch (many processes: an equal share of it)"""
     def __init__(self, model, data, *, loss, optimizer, seed: int | None = None, device="auto", micro: int | None = None):
         self.seed = load_settings().seed if seed is None else seed
         self.team = Team(device)
@@ -126,7 +127,7 @@ class Learner:
             yield Batch(x, y, index, row, tuple(zip(draws[row.step], sizes))[rank::world], start, plan.fingerprint)
 
     def step(self, batch: Batch) -> torch.Tensor:
-        "One optimizer step; its loss, the mean over the batch, as a detached float32 scalar on the device"
+        "One optimizer step; its loss over the batch (the mean, or the sum if the loss sums), a detached float32 scalar on the device"
         at = self.position
         at.expect(batch)
         at.torn = True
@@ -161,8 +162,8 @@ class Learner:
             raise FastcourseError(f"The loss function gave {type(loss).__name__}, not a tensor.", "Return torch's own result, without .item().")
         return loss.float().mean() if loss.ndim else loss.float()
 
-    def fit(self, recipe: Recipe | Plan, epochs: float = 1, *, record=None, progress: bool = True, stop_at_nan: bool = True) -> History:
-        "The loop above, for a plan or a recipe, with a progress bar and an evaluation at each epoch's end; `record` has `.log(**values)`"
+    def fit(self, recipe: Recipe | Plan, epochs: float = 1, *, record=None, progress=True, stop_at_nan=True) -> History:
+        "The loop above with a progress bar and an evaluation at each epoch's end; `record` is anything with `.log(**values)`"
         plan = recipe if isinstance(recipe, Plan) else self.plan(recipe, epochs)
         history, losses = History(plan), []
         bar = tqdm(total=len(plan), file=sys.stdout, disable=not progress or self.team.rank > 0, mininterval=0.5, bar_format=_BAR)
@@ -172,15 +173,16 @@ class Learner:
                 if record is not None: record.log(step=batch.step, loss=losses[-1])
                 ends = batch.row.first + batch.n == plan.n or batch.step + 1 == len(plan)
                 bar.update()
-                if ends or len(losses) % _LOOK == 0: self._look(history, losses, t, stop_at_nan)
+                if ends or len(losses) == _LOOK: self._look(history, losses, t, stop_at_nan)
                 if ends: self._end_epoch(history, batch, t, bar)
         history.seconds = t.seconds
         return history
 
     def _look(self, history, losses, t, stop_at_nan):
-        "Fetches the losses from the device; an error if one of them is not finite"
-        new, history.seconds = torch.stack(losses[len(history.losses) :]).cpu().numpy(), t.seconds
+        "Moves the losses from the device into the history; an error if one of them is not finite"
+        new, history.seconds = torch.stack(losses).cpu().numpy(), t.seconds
         history.losses = np.concatenate([history.losses, new])
+        losses.clear()
         if stop_at_nan and not np.isfinite(new).all(): raise Diverged(history)
 
     def _end_epoch(self, history, batch, t, bar):
@@ -210,7 +212,8 @@ class Learner:
         return Predictions(torch.cat(scores), torch.cat(targets), torch.arange(len(data)), tuple(self.data.classes))
 
     def evaluate(self, split="valid", metrics=(), *, size: int | None = None) -> dict[str, float]:
-        "Loss (mean over samples), accuracy for whole-number targets, and each of `metrics`, a function of (scores, targets); on many processes all must call it"
+        """Loss (mean over samples), accuracy for whole-number targets, and each of `metrics`, a function of (scores, targets).
+        On many processes all must call it."""
         said = self.predict(split, size=size)
         with self._evaluating():
             loss = self._loss(said.scores.to(self.device), said.targets.to(self.device)).item()
