@@ -118,11 +118,13 @@ def _line(text: str, section: str, key: str) -> int:
 def _parse(file: Path) -> configparser.ConfigParser:
     ini = configparser.ConfigParser(interpolation=None)
     try: ini.read_string(file.read_text(encoding="utf-8"), source=str(file))
-    except OSError as e: raise SettingsError(f"{file} cannot be read ({e.strerror}).", "Check its permissions.") from None
+    except OSError as e: raise SettingsError(f"{file} cannot be read ({e.strerror}).",
+                                             "Check its permissions.") from None
     except UnicodeDecodeError: raise SettingsError(f"{file} is not UTF-8 text.", "Save it as UTF-8.") from None
     except configparser.Error as e:
         line = getattr(e, "lineno", None) or getattr(e, "errors", [(1, "")])[0][0]
-        raise SettingsError(f"{file}, line {line}: not a setting.", "A line is `key = value`, a `[section]` or a comment, each key once.") from None
+        raise SettingsError(f"{file}, line {line}: not a setting.",
+                            "A line is `key = value`, a `[section]` or a comment, each key once.") from None
     return ini
 
 

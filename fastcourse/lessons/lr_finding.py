@@ -134,7 +134,8 @@ def main(
         print(f"The sweep suggests {found.lr:.2g}; useful from {found.low:.2g} up to a ceiling of {found.high:.2g}.")
         lr = found.lr
     try: rate = float(lr)
-    except ValueError: raise FastcourseError(f"--lr {lr} is no number.", "Give a learning rate such as 0.01, or auto.") from None
+    except ValueError: raise FastcourseError(f"--lr {lr} is no number.",
+                                             "Give a learning rate such as 0.01, or auto.") from None
     history = learner.fit(Recipe(lr=one_cycle(rate)), epochs)
     tested = ", ".join(f"{name} {value:.4f}" for name, value in learner.evaluate("test").items())
     most = data.test.y.bincount().max().item() / len(data.test)

@@ -50,7 +50,8 @@ class Batches:
         at = index.to(self.x.device)
         x = self.x[at]
         if (size or strength) and x.ndim != 4:
-            raise FastcourseError(f"Samples of shape {list(x.shape[1:])} are no images.", "Leave size and augment out of the recipe.")
+            raise FastcourseError(f"Samples of shape {list(x.shape[1:])} are no images.",
+                                  "Leave size and augment out of the recipe.")
         x = x.float() if size is None else resize(x.float(), size)
         if strength: x = move(x, self._draws(seed, epoch)[index].to(x.device), self.augment, strength)
         if self.mean is not None: x = x - self.mean

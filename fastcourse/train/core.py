@@ -35,8 +35,10 @@ def _word(part):
     "64 bits that stand for one part of a position: an integer below 2**64 or a name"
     if isinstance(part, str): return int.from_bytes(hashlib.blake2b(part.encode(), digest_size=8).digest(), "little")
     try: number = part.__index__()
-    except AttributeError: raise FastcourseError(f"A key is made of whole numbers and names, not of {part!r}.", "Pass an int or a str.") from None
-    if not -(1 << 63) <= number <= _MASK: raise FastcourseError(f"{number} does not fit in 64 bits.", "Use a smaller seed.")
+    except AttributeError: raise FastcourseError(f"A key is made of whole numbers and names, not of {part!r}.",
+                                                 "Pass an int or a str.") from None
+    if not -(1 << 63) <= number <= _MASK: raise FastcourseError(f"{number} does not fit in 64 bits.",
+                                                                "Use a smaller seed.")
     return number & _MASK
 
 
@@ -96,7 +98,8 @@ def pick_device(device="auto") -> torch.device:
     try: picked = torch.device(device)
     except (RuntimeError, TypeError): picked = None
     if picked is None or not there.get(picked.type, False):
-        raise FastcourseError(f"There is no device {str(device)!r} here.", f"Use one of: auto, {', '.join(d for d in there if there[d])}.")
+        raise FastcourseError(f"There is no device {str(device)!r} here.",
+                              f"Use one of: auto, {', '.join(d for d in there if there[d])}.")
     if picked.type == "cuda" and picked.index is None: picked = torch.device("cuda", torch.cuda.current_device())
     return picked
 

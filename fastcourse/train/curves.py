@@ -61,7 +61,8 @@ def through(shape, *pairs: tuple[float, float]) -> Curve:
 
 def even_grid(T: int) -> list[float]:
     "`T` positions from 0 to 1"
-    if T != int(T) or T < 1: raise FastcourseError(f"A run of {T} steps has no curve.", "Give a whole number of steps, 1 or more.")
+    if T != int(T) or T < 1: raise FastcourseError(f"A run of {T} steps has no curve.",
+                                                   "Give a whole number of steps, 1 or more.")
     return [k / max(T - 1, 1) for k in range(int(T))]
 
 
@@ -140,7 +141,8 @@ def join(*parts: tuple[float, Curve]) -> Curve:
     "(share, curve) parts, one after the other; the shares sum to 1"
     shares = [_share("share", share) for share, _ in parts]
     if not parts or not math.isclose(sum(shares), 1, abs_tol=1e-9):
-        raise FastcourseError(f"The shares {shares} do not sum to 1.", "Give (share, curve) parts such as (0.1, linear(0, 0.1)), (0.9, cosine(0.1, 0)).")
+        raise FastcourseError(f"The shares {shares} do not sum to 1.",
+                              "Give (share, curve) parts such as (0.1, linear(0, 0.1)), (0.9, cosine(0.1, 0)).")
     ends = [*np.cumsum(shares)[:-1], 1.0]
     knots = [Knot(float(end - share + share * p), value, shape) for share, end, (_, curve) in zip(shares, ends, parts) for p, value, shape in curve.knots]
     return Curve(tuple(a for a, b in zip(knots, [*knots[1:], None]) if b is None or (a.p, a.value) != (b.p, b.value)))
@@ -155,7 +157,8 @@ def values_on(curve, grid: Sequence[float], name: str) -> list[float] | None:
     values = [float(v) for v in (curve.on(grid) if isinstance(curve, Curve) else map(curve, grid))]
     for p, value in zip(grid, values):
         if not 0 <= value <= _TOP[name] or math.isinf(value):
-            raise FastcourseError(f"The curve for {name} gives {value} at progress {p:.3g}.", f"It must stay from 0 to {_TOP[name]}.")
+            raise FastcourseError(f"The curve for {name} gives {value} at progress {p:.3g}.",
+                                  f"It must stay from 0 to {_TOP[name]}.")
     return values
 
 
@@ -176,7 +179,8 @@ class Recipe:
             value = getattr(self, field.name)
             if isinstance(value, (int, float, np.number)): object.__setattr__(self, field.name, constant(value))
             elif not (value is None and field.name != "lr" or callable(value)):
-                raise FastcourseError(f"{field.name} = {value!r} is no curve.", f"Give a number, such as {field.name}=1e-3, or a curve, such as one_cycle(1e-3).")
+                raise FastcourseError(f"{field.name} = {value!r} is no curve.",
+                                      f"Give a number, such as {field.name}=1e-3, or a curve, such as one_cycle(1e-3).")
 
     def moved(self) -> list[str]:
         "The names that are not None"

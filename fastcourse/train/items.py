@@ -59,7 +59,8 @@ def _refuse_unusable(loader):
     if isinstance(loader.dataset, IterableDataset):
         raise FastcourseError("The loader reads a stream, which has neither a length nor an order that could be keyed.",
                               "A plan needs both: wrap the samples in a data set with __len__ and __getitem__.")
-    if loader.batch_size is None: raise FastcourseError("The loader has a batch sampler of its own.", "A plan cuts the batches: pass batch_size instead.")
+    if loader.batch_size is None: raise FastcourseError("The loader has a batch sampler of its own.",
+                                                        "A plan cuts the batches: pass batch_size instead.")
 
 
 def unkeyed(dataset) -> list[str]:
@@ -91,7 +92,8 @@ class Items:
 
     def take(self, index: torch.Tensor, *, seed: int = 0, epoch: int = 0, size=None, strength=None):
         "(x, y) of the samples `index`, collated, on the device; images of one tensor are resized to `size`"
-        if strength: raise FastcourseError("The samples of a loader are augmented by their own data set.", "Leave augment out of the recipe.")
+        if strength: raise FastcourseError("The samples of a loader are augmented by their own data set.",
+                                           "Leave augment out of the recipe.")
         batch = self.collate(self._samples(index.tolist(), key(seed, "item", epoch)))
         x, y = (apply(lambda t: t.to(self.device), part) for part in as_pair(batch))
         return (x if size is None else resize(x, size)), y

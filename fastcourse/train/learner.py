@@ -37,20 +37,24 @@ def _build(model, seed: int) -> nn.Module:
             seeded(key(seed, "weights"))
             model = model()
     if not isinstance(model, nn.Module):
-        raise FastcourseError(f"{type(model).__name__} is no model.", "Pass a torch module, or a function that makes one, such as lambda: convnet(10).")
+        raise FastcourseError(f"{type(model).__name__} is no model.",
+                              "Pass a torch module, or a function that makes one, such as lambda: convnet(10).")
     if any(isinstance(p, UninitializedTensorMixin) for p in model.parameters()):
-        raise FastcourseError("The model has lazy parameters, whose shapes are not known yet.", "Run one batch through it before you pass it on.")
+        raise FastcourseError("The model has lazy parameters, whose shapes are not known yet.",
+                              "Run one batch through it before you pass it on.")
     return model
 
 
 def _optimizer(optimizer, model: nn.Module) -> torch.optim.Optimizer:
     "What the factory makes of the trainable parameters, or the optimizer itself if it is this model's"
     trainable = [p for p in model.parameters() if p.requires_grad]
-    if not trainable: raise FastcourseError("No parameter of the model can be trained.", "Set requires_grad on those that shall be.")
+    if not trainable: raise FastcourseError("No parameter of the model can be trained.",
+                                            "Set requires_grad on those that shall be.")
     if not isinstance(optimizer, torch.optim.Optimizer): return optimizer(trainable)
     known = {id(p) for p in model.parameters()}
     if all(id(p) in known for group in optimizer.param_groups for p in group["params"]): return optimizer
-    raise FastcourseError("The optimizer holds parameters of another model.", "Pass its class, such as AdamW, or make model and optimizer together.")
+    raise FastcourseError("The optimizer holds parameters of another model.",
+                          "Pass its class, such as AdamW, or make model and optimizer together.")
 
 
 def _reduction(loss) -> str:
@@ -110,9 +114,11 @@ class Learner:
         "The batches of `plan` from its first step, or with `resume` from the step where the learner left it; changes nothing"
         at, n = self.position, len(self.split("train"))
         if plan.n not in (n, n // plan.batch_size * plan.batch_size):
-            raise FastcourseError(f"The plan was made for {plan.n:,} samples, and the training split has {n:,}.", "Make it with learner.plan(recipe, epochs).")
+            raise FastcourseError(f"The plan was made for {plan.n:,} samples, and the training split has {n:,}.",
+                                  "Make it with learner.plan(recipe, epochs).")
         if resume and at.plan != plan.fingerprint:
-            raise FastcourseError("The learner is not within this plan.", "Resume the plan that was left, or start this one without resume.")
+            raise FastcourseError("The learner is not within this plan.",
+                                  "Resume the plan that was left, or start this one without resume.")
         start = at.start if resume else at.done
         return self._cut(plan, start, at.done - start)
 
@@ -159,7 +165,8 @@ class Learner:
         "The loss as one float32 number; one for each sample is averaged"
         loss = self.loss(outputs, targets)
         if not isinstance(loss, torch.Tensor):
-            raise FastcourseError(f"The loss function gave {type(loss).__name__}, not a tensor.", "Return torch's own result, without .item().")
+            raise FastcourseError(f"The loss function gave {type(loss).__name__}, not a tensor.",
+                                  "Return torch's own result, without .item().")
         return loss.float().mean() if loss.ndim else loss.float()
 
     def fit(self, recipe: Recipe | Plan, epochs: float = 1, *, record=None, progress=True, stop_at_nan=True) -> History:

@@ -43,7 +43,8 @@ class Suggestion:
 
 def _enough(lrs, why: str = "") -> None:
     if len(lrs) >= MIN_POINTS: return
-    raise FastcourseError(f"{len(lrs)} points are too few to read a rate from: {MIN_POINTS} are needed{why}.", "Start the sweep lower, or take more points a decade.")
+    raise FastcourseError(f"{len(lrs)} points are too few to read a rate from: {MIN_POINTS} are needed{why}.",
+                          "Start the sweep lower, or take more points a decade.")
 
 
 def _level(losses, points: int) -> tuple[float, float]:
@@ -120,7 +121,8 @@ class Found:
 
     def _suggested(self) -> Suggestion:
         if self.suggestion is None:
-            raise FastcourseError("The loss never descends in this sweep, so no rate can be read off it.", "Look at found.plot(), then at the data, the labels and the loss.")
+            raise FastcourseError("The loss never descends in this sweep, so no rate can be read off it.",
+                                  "Look at found.plot(), then at the data, the labels and the loss.")
         return self.suggestion
 
     @property
@@ -150,8 +152,10 @@ def sweep_plan(learner, lr, steps: int) -> Plan:
 
 def lr_find(learner, start: float = 1e-6, end: float = 10, per_decade: int = 16) -> Found:
     "Sweeps the rate of `learner` from `start` to `end` by equal ratios and leaves it bit for bit as it was (after Smith 2015, arXiv:1506.01186)"
-    if not 0 < start < end < math.inf: raise FastcourseError(f"A sweep cannot go from {start!r} to {end!r}.", "Give two rates above 0, the lower one first.")
-    if not per_decade >= 1: raise FastcourseError(f"per_decade = {per_decade!r} will not do.", "Give a whole number, 1 or more.")
+    if not 0 < start < end < math.inf: raise FastcourseError(f"A sweep cannot go from {start!r} to {end!r}.",
+                                                             "Give two rates above 0, the lower one first.")
+    if not per_decade >= 1: raise FastcourseError(f"per_decade = {per_decade!r} will not do.",
+                                                  "Give a whole number, 1 or more.")
     plan = sweep_plan(learner, exponential(start, end), round(math.log10(end / start) * per_decade) + 1)
     lrs = np.array([row.lr for row in plan.rows])
     watch = _Watch(lrs)

@@ -19,7 +19,8 @@ def block(n_in: int, n_out: int) -> nn.Sequential:
 def convnet(classes: int, *, channels: int = 1, width: int = 16, depth: int = 3, dropout: float = 0.0) -> nn.Sequential:
     "Images [n, channels, h, w] of any size to scores [n, classes]: `depth` blocks, the first of `width` channels, each next twice as wide"
     for name, value in dict(classes=classes, channels=channels, width=width, depth=depth).items():
-        if value != int(value) or value < 1: raise FastcourseError(f"{name} = {value!r} will not do.", "Give a whole number, 1 or more.")
+        if value != int(value) or value < 1: raise FastcourseError(f"{name} = {value!r} will not do.",
+                                                                   "Give a whole number, 1 or more.")
     widths = [channels] + [width * 2**i for i in range(depth)]
     blocks = [block(a, b) for a, b in zip(widths, widths[1:])]
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(widths[-1], classes))

@@ -40,8 +40,10 @@ class Plan:
     "`recipe` over `epochs` (also a fraction) of `n` samples in batches of `batch_size`, each run in micro-batches of `micro`"
     def __init__(self, recipe: Recipe, epochs: float, n: int, batch_size: int, micro: int | None = None):
         for name, value in dict(n=n, batch_size=batch_size, micro=micro or 1).items():
-            if value != int(value) or value < 1: raise FastcourseError(f"{name} = {value!r} will not do.", "Give a whole number, 1 or more.")
-        if not 0 < epochs < 1e9: raise FastcourseError(f"epochs = {epochs!r} will not do.", "Give a number above 0, such as 5 or 0.5.")
+            if value != int(value) or value < 1: raise FastcourseError(f"{name} = {value!r} will not do.",
+                                                                       "Give a whole number, 1 or more.")
+        if not 0 < epochs < 1e9: raise FastcourseError(f"epochs = {epochs!r} will not do.",
+                                                       "Give a number above 0, such as 5 or 0.5.")
         self.recipe, self.epochs, self.n, self.batch_size, self.micro = recipe, epochs, int(n), int(batch_size), micro
         self.samples = max(1, round(epochs * n))
         self.rows = self._rows(self._places())
@@ -66,7 +68,8 @@ class Plan:
     def _size(self, p) -> int | None:
         if self.recipe.size is None: return None
         size = round(self.recipe.size(p))
-        if size < 1: raise FastcourseError(f"The curve for size gives {size} pixels at progress {p:.3g}.", "It must stay at 1 or more.")
+        if size < 1: raise FastcourseError(f"The curve for size gives {size} pixels at progress {p:.3g}.",
+                                           "It must stay at 1 or more.")
         return size
 
     def __len__(self): return len(self.rows)

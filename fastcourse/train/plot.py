@@ -56,7 +56,8 @@ def _series(values):
     x, y = values if isinstance(values, tuple) else (range(len(values)), values)
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     if x.shape != y.shape or x.ndim != 1:
-        raise FastcourseError(f"A line needs as many x as y values, not {x.shape} and {y.shape}.", "Pass (x, y) with two lists of one length.")
+        raise FastcourseError(f"A line needs as many x as y values, not {x.shape} and {y.shape}.",
+                              "Pass (x, y) with two lists of one length.")
     return x, y
 
 
@@ -65,7 +66,8 @@ def lines(series: Mapping[str, object], *, xlabel: str, ylabel: str, title: str 
     "Named series on common axes; each is y values or a tuple (x, y). `ylim` bounds what is shown, not what is drawn"
     drawn = {name: _series(values) for name, values in series.items()}
     if not any(np.isfinite(y).any() for _, y in drawn.values()):
-        raise FastcourseError("There is no finite value to draw.", "Look at the numbers first: did the run diverge at its first step?")
+        raise FastcourseError("There is no finite value to draw.",
+                              "Look at the numbers first: did the run diverge at its first step?")
     picture = Picture(width, height, f"{ylabel} against {xlabel}: {', '.join(drawn)}")
     ax = _tidy(picture.subplots(), xlabel, ylabel, title)
     for i, (name, (x, y)) in enumerate(drawn.items()):
@@ -122,7 +124,8 @@ def images(x, words: Sequence[str] = (), *, columns: int = 8, title: str | None 
     "A grid of images [n, c, h, w] (grey or RGB; uint8, or floats from 0 to 1), with a word over each"
     x = np.asarray(x)
     if x.ndim != 4 or x.shape[1] not in (1, 3) or not len(x):
-        raise FastcourseError(f"Images have the shape [n, 1 or 3, height, width], not {list(x.shape)}.", "Pass a slice such as data.train.x[:16].")
+        raise FastcourseError(f"Images have the shape [n, 1 or 3, height, width], not {list(x.shape)}.",
+                              "Pass a slice such as data.train.x[:16].")
     columns = min(columns, len(x))
     picture = Picture(columns * 1.05, math.ceil(len(x) / columns) * 1.25 + 0.4 * bool(title), f"{len(x)} images: {', '.join(words)}")
     grid = picture.subplots(math.ceil(len(x) / columns), columns, squeeze=False).ravel()

@@ -56,7 +56,11 @@ class Position:
         if not (self.torn or ahead or batch.step and (batch.start, batch.plan) != (self.start, self.plan)): return
         what = f"This batch is for step {batch.step} of its plan"
         if self.torn:
-            raise FastcourseError("The last step did not finish, so weights and counters may not match.", "Restore a snapshot, or build the learner again.")
-        if ahead < 0: raise FastcourseError(f"{what}, which has been taken already.", "Take each batch once, from one loop.")
-        if ahead > 0: raise FastcourseError(f"{what}, but {ahead} before it have not been taken.", "Take the batches in their order.")
-        raise FastcourseError(f"{what}, but the learner is in another plan.", "Go on with learner.batches(plan) of one plan.")
+            raise FastcourseError("The last step did not finish, so weights and counters may not match.",
+                                  "Restore a snapshot, or build the learner again.")
+        if ahead < 0: raise FastcourseError(f"{what}, which has been taken already.",
+                                            "Take each batch once, from one loop.")
+        if ahead > 0: raise FastcourseError(f"{what}, but {ahead} before it have not been taken.",
+                                            "Take the batches in their order.")
+        raise FastcourseError(f"{what}, but the learner is in another plan.",
+                              "Go on with learner.batches(plan) of one plan.")

@@ -24,7 +24,8 @@ from ..settings import FastcourseError
 # %% ../../nbs/train/85_rehearsal.ipynb #2b9a3d23
 def _keep_tensor(x):
     if isinstance(x, UninitializedTensorMixin):
-        raise FastcourseError("A lazy parameter has no value yet that could be put back.", "Run one batch through the model first.")
+        raise FastcourseError("A lazy parameter has no value yet that could be put back.",
+                              "Run one batch through the model first.")
     alias, values, wanted, gradient = x.detach(), x.detach().clone(), x.requires_grad, x.grad if x.is_leaf else None
     def put_back():
         alias.copy_(values)

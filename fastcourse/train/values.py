@@ -42,9 +42,11 @@ class Values:
         name = type(self.optimizer).__name__
         for group in self.optimizer.param_groups:
             if recipe.momentum is not None and not _momentum(group, 0.9):
-                raise FastcourseError(f"{name} has no momentum.", "Leave momentum out of the recipe, or take SGD or AdamW.")
+                raise FastcourseError(f"{name} has no momentum.",
+                                      "Leave momentum out of the recipe, or take SGD or AdamW.")
             if recipe.weight_decay is not None and "weight_decay" not in group:
-                raise FastcourseError(f"{name} has no weight decay.", "Leave weight_decay out of the recipe, or take AdamW.")
+                raise FastcourseError(f"{name} has no weight decay.",
+                                      "Leave weight_decay out of the recipe, or take AdamW.")
 
     @contextmanager
     def of(self, row: Row):
