@@ -801,6 +801,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'fastcourse/train/series.py'),
                                          'fastcourse.train.series._meta': ('train/series.html#_meta', 'fastcourse/train/series.py'),
                                          'fastcourse.train.series._parts': ('train/series.html#_parts', 'fastcourse/train/series.py'),
+                                         'fastcourse.train.series._score': ('train/series.html#_score', 'fastcourse/train/series.py'),
                                          'fastcourse.train.series._series': ('train/series.html#_series', 'fastcourse/train/series.py'),
                                          'fastcourse.train.series._table': ('train/series.html#_table', 'fastcourse/train/series.py'),
                                          'fastcourse.train.series._usual': ('train/series.html#_usual', 'fastcourse/train/series.py'),

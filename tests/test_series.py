@@ -199,6 +199,11 @@ def test_splits_lie_in_time_with_a_gap_of_the_horizon(horizon):
     assert list(whole.splits) == ["train", "test"] and whole.train.meta["end"][-1] < whole.test.meta["date"][0]
 
 
+@pytest.mark.parametrize("test", [2013, "2013", np.datetime64("2013-01-01"), pd.Timestamp("2013-01-01", tz="UTC").date()])
+def test_the_first_test_date_in_any_form(test):
+    assert series_task(walk(), "price", test=test, valid=np.float32(0.15)).test.meta["date"][0] == np.datetime64("2013-01-01")
+
+
 def test_holidays_are_stepped_over():
     df = walk()
     gaps = df.reindex(df.index.union(pd.date_range(df.index[0], df.index[-1])))
@@ -215,7 +220,7 @@ def test_a_price_below_zero_is_refused_or_left_out(energy):
 
 
 @pytest.mark.parametrize("change, says", [
-    (dict(column="yen"), "not one column 'yen'.*Columns: price"), (dict(target="profit"), "Targets: volatility, direction"),
+    (dict(column="yen"), "not one column 'yen'.*Columns: price"), (dict(target="profit"), "Targets: volatility, direction"), (dict(target=["direction"]), "no target"),
     (dict(horizon=0), "horizon=0"), (dict(horizon=2.5), "horizon=2.5"), (dict(window=1), "window=1"),
     (dict(test="2030-01-01"), "cannot be split at 2030"), (dict(test="2008-06-01"), "cannot be split at 2008"),
     (dict(test="soon"), "'soon' is no date"), (dict(test=None), "None is no date"), (dict(valid=1), "valid=1"), (dict(valid="a"), "valid='a'"),
@@ -246,6 +251,16 @@ def test_persistence_is_what_it_says(fx):
         assert table.loc[name, "samples"] == len(split)
     assert f"persistence is right on {table.loc['valid', 'accuracy']:.3f} of valid" in repr(data)
     assert f"{table.loc['test', 'accuracy']:.3f} of test" in repr(data) and data.card.title in data.card.text()
+
+
+@pytest.mark.parametrize("column", ["Japan", "United Kingdom"])
+def test_a_month_s_persistence_is_as_good_as_a_trained_model(fx, column):
+    data = series_task(fx, column)
+    month = persistence(data, days=21).loc["test", "accuracy"]
+    assert month > persistence(data).loc["test", "accuracy"] and month > logistic(data) - 0.01
+    assert np.allclose(persistence(data, days=5), persistence(data), atol=2e-3)
+    with pytest.raises(FastcourseError, match="days=10 for .*volatility.*5, 21, 63"): persistence(data, days=10)
+    with pytest.raises(FastcourseError, match="days=21 for .*direction"): persistence(series_task(fx, column, "direction"), days=21)
 
 
 def test_the_baseline_of_direction_is_the_majority_of_training(fx):

@@ -128,7 +128,7 @@ def _table(prices, column, target, horizon, window) -> tuple[pd.DataFrame, list[
 
 
 def _first_date(test) -> pd.Timestamp:
-    try: first = pd.Timestamp(test).tz_localize(None)
+    try: first = pd.Timestamp(str(test)).tz_localize(None)
     except (TypeError, ValueError): first = pd.NaT
     if first is not pd.NaT: return first
     raise FastcourseError(f"test={test!r} is no date.", "Give the first date of the test, such as '2013-01-01'.")
@@ -137,7 +137,7 @@ def _first_date(test) -> pd.Timestamp:
 def _parts(dates, test, valid, horizon) -> list[slice]:
     "Rows of train, valid and test: `horizon` rows are left out before valid and before test"
     first = _first_date(test)
-    if not isinstance(valid, (int, float)) or not 0 <= valid < 1:
+    if not isinstance(valid, (int, float, np.floating)) or not 0 <= valid < 1:
         raise FastcourseError(f"valid={valid!r} is not a share.",
                               "Give a number from 0 to 1, such as 0.15; 0 for none.")
     start = int(np.searchsorted(dates, first))
@@ -165,12 +165,25 @@ class SeriesCard:
         return "\n".join([self.title, self.task, "features, in units of the usual volatility:", *self.features])
 
 
-def persistence(data: Data) -> pd.DataFrame:
-    "The baseline of a series task, a row a split: samples, accuracy, auc; share of the second class"
+def _score(data, split, days) -> np.ndarray:
+    "Above 0 where the baseline says the second class"
+    if "persistence" not in split.meta:
+        raise FastcourseError("This data has no persistence to compare with.", "Make it with series_task.")
+    if days is None: return split.meta["persistence"]
+    feature = f"volatility of {days} days"
+    if data.classes == CLASSES["volatility"] and feature in data.card.features:
+        return split.x[:, data.card.features.index(feature)].numpy() - 1
+    raise FastcourseError(f"There is no persistence of days={days!r} for {data.card.name}.",
+                          "Leave `days` out, or for volatility give one of 5, 21, 63 or the horizon.")
+
+
+def persistence(data: Data, days: int | None = None) -> pd.DataFrame:
+    """The baseline of a series task, a row a split: samples, accuracy, auc; share of the second class.
+
+    days: for volatility, hold that of the last 5, 21 or 63 days against the median, instead of the last `horizon`.
+    """
     def row(split):
-        if "persistence" not in split.meta:
-            raise FastcourseError("This data has no persistence to compare with.", "Make it with series_task.")
-        y, score = split.y.numpy() == 1, pd.Series(split.meta["persistence"])
+        y, score = split.y.numpy() == 1, pd.Series(_score(data, split, days))
         ups, rank = y.sum(), score.rank()                # the mean rank among equal scores: a tie counts half
         pairs = ups * (len(y) - ups)
         auc = (rank[y].sum() - ups * (ups + 1) / 2) / pairs if pairs else np.nan
@@ -196,7 +209,7 @@ def series_task(df, column, target: str = "volatility", horizon: int = 5, window
     `horizon` days); test: its first date; valid: a share, the last days before the test; drop: prices of 0 and less
     are holidays. Meta: date; end, the target's last; outcome, the number behind it; persistence, above 0 for class 1.
     """
-    if target not in CLASSES:
+    if target not in tuple(CLASSES):
         raise FastcourseError(f"There is no target {target!r}.", f"Targets: {', '.join(CLASSES)}.")
     horizon, window = _whole("horizon", horizon, 1), _whole("window", window, 2)
     table, names = _table(_series(df, column, drop), column, target, horizon, window)
