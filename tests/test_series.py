@@ -253,6 +253,7 @@ def test_persistence_is_what_it_says(fx):
     assert f"{table.loc['test', 'accuracy']:.3f} of test" in repr(data) and data.card.title in data.card.text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", ["Japan", "United Kingdom"])
 def test_a_month_s_persistence_is_as_good_as_a_trained_model(fx, column):
     data = series_task(fx, column)
@@ -289,6 +290,7 @@ def logistic(data, steps=300):
     return (((test @ w[1:] + w[0]) > 0) == (data.test.y == 1)).double().mean().item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", ["Japan", "United Kingdom"])
 def test_volatility_can_be_learned_a_little_and_direction_cannot(fx, column):
     volatility, direction = series_task(fx, column), series_task(fx, column, "direction")
@@ -297,6 +299,7 @@ def test_volatility_can_be_learned_a_little_and_direction_cannot(fx, column):
     assert abs(logistic(volatility) - persistence(volatility).loc["test", "accuracy"]) < 0.03, "persistence does most of it"
 
 
+@pytest.mark.slow
 def test_a_leak_would_show(fx):
     "The same regression with the outcome among its features leaves the band at once"
     from dataclasses import replace
