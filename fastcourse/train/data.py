@@ -43,7 +43,10 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    "Splits (or None), class names (() for regression); `mean`, `std` per channel of train, uint8 counted as 0 ... 1"
+    """Splits (or None), class names (() for regression); `mean`, `std` per channel of train, uint8 counted as 0 ... 1.
+
+    report: what reading a folder met with, else None.
+    """
     train: Split
     valid: Split | None
     test: Split | None
@@ -53,6 +56,7 @@ class Data:
     mean: torch.Tensor
     std: torch.Tensor
     augment: tuple[str, ...] = ()
+    report: object = None
 
     @property
     def splits(self) -> dict[str, Split]:
