@@ -88,11 +88,15 @@ def test_resizing_is_pillows(tmp_path, pixels, size):
 
 
 def test_kinds_of_files(tmp_path):
-    for mode in "1", "L", "LA", "P", "RGB", "RGBA", "CMYK":
+    for mode in "1", "L", "LA", "RGB", "RGBA", "CMYK":
         save(tmp_path / f"{mode}.tif" if mode == "CMYK" else tmp_path / f"{mode}.png", Image.new(mode, (6, 4), 0))
         found = read_image(next(tmp_path.glob(f"{mode}.*")), (4, 6))
         assert found.x.shape == (1 if mode in ("1", "L", "LA") else 3, 4, 6) and found.x.dtype == np.uint8
         assert read_image(next(tmp_path.glob(f"{mode}.*")), (4, 6), channels=1).x.shape == (1, 4, 6)
+    for pixels, layers in (GREY[0], 1), (COLOUR[0], 3):
+        save(tmp_path / "palette.gif", Image.fromarray(pixels).convert("P", palette=Image.Palette.ADAPTIVE))
+        assert Image.open(tmp_path / "palette.gif").mode == "P" or layers == 1
+        assert read_image(tmp_path / "palette.gif", (12, 10)).x.shape == (layers, 12, 10)
     save(tmp_path / "float.tif", np.full((4, 6), 0.25, np.float32))
     assert read_image(tmp_path / "float.tif", (2, 2), channels=3).x.tolist() == [[[0.25, 0.25], [0.25, 0.25]]] * 3
 
@@ -117,7 +121,7 @@ def test_broken_files_are_reported(folder, capsys):
     assert data.report.read == 38 == len(data.meta) and data.report.passed_over == {".txt": 1}
     assert not {"a/00.png", "b/01.png"} & set(data.meta["file"])
     assert capsys.readouterr().out == "3 of 41 images could not be read; `report` lists them.\n"
-    assert "a/00.png: " in str(data.report) and str(folder) not in str(data.report)
+    assert "a/00.png: " in repr(data.report) and str(folder) not in str(data.report)
 
 
 def test_grey_and_colour_mixed(folder):
@@ -234,5 +238,6 @@ def test_lists_that_are_refused(folder, content, says):
 
 def test_a_missing_path_and_two_sources_of_groups(folder):
     with pytest.raises(FastcourseError, match="does not exist"): from_folder(folder / "nowhere", 8)
+    with pytest.raises(FastcourseError, match="not a path"): from_folder(None, 8)
     listed = write_list(folder, [("file", "label", "group"), ("a/00.png", "a", "p"), ("b/01.png", "b", "q")])
     with pytest.raises(FastcourseError, match="group_of too"): from_folder(listed, 8, group_of=lambda f: f.stem)

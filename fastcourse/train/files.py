@@ -123,8 +123,8 @@ def _check_files(files, csv):
 
 
 def some(names) -> str:
-    "The first three, and dots if there are more"
-    return ", ".join(map(str, names[:3])) + (", ..." if len(names) > 3 else "")
+    "The first three, and how many more there are"
+    return ", ".join(map(str, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
 def _split_names(values, file) -> np.ndarray:
@@ -136,6 +136,7 @@ def _split_names(values, file) -> np.ndarray:
 
 def list_images(path) -> Listing:
     "The images that a folder of class folders holds, or that a CSV names, in the order of their paths"
-    path = Path(path).expanduser()
+    try: path = Path(path).expanduser()
+    except TypeError: raise FastcourseError(f"{path!r} is not a path.", "Give the path of a folder or a CSV.") from None
     if not path.exists(): raise FastcourseError(f"{path} does not exist.", f"Paths count from {Path.cwd()}.")
     return _list_folders(path) if path.is_dir() else _list_csv(path)

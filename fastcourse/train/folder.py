@@ -39,9 +39,8 @@ def read_image(file, size, channels=None) -> Pixels:
     with Image.open(file) as opened:
         mode, image = opened.mode, ImageOps.exif_transpose(opened)
         if mode in _DEEP: a = np.asarray(image).astype(np.float32)
-        else:
-            grey = channels == 1 or channels is None and mode in ("1", "L", "LA", "La")
-            a = np.array(image.convert("L" if grey else "RGB"))
+        else: a = np.array(image.convert("L" if channels == 1 or mode in ("1", "L", "LA", "La") else "RGB"))
+    if mode == "P" and a.ndim == 3 and (a == a[..., :1]).all(): a = a[..., 0]
     x = torch.from_numpy(a[None] if a.ndim == 2 else a.transpose(2, 0, 1).copy())
     x = resize(x[None], size)[0].numpy()
     return Pixels(x.repeat(3, 0) if channels == 3 and len(x) == 1 else x, mode, a.shape[:2])
@@ -53,7 +52,7 @@ def _try_image(file, size, channels) -> Pixels | str:
     except Exception as e: return " ".join(str(e).replace(str(file), file.name).split()) or type(e).__name__
 
 # %% ../../nbs/train/32_folder.ipynb #f8faa532
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FolderReport:
     """What a folder held: images read, `unreadable` (file, reason); other files by ending; images by Pillow's mode.
 
@@ -66,7 +65,7 @@ class FolderReport:
     smallest: tuple[int, int]
     largest: tuple[int, int]
 
-    def __str__(self):
+    def __repr__(self):
         def counts(d): return ", ".join(f"{name} {n:,}" for name, n in sorted(d.items()))
         low, high = (f"{h} x {w}" for h, w in (self.smallest, self.largest))
         lines = [f"{self.read:,} images read: {counts(self.modes)}; {low} to {high} pixels"]
