@@ -150,6 +150,12 @@ def test_a_list_of_labels(folder, encoding, separator):
     assert data.meta.groupby("group")["split"].nunique().max() == 1
 
 
+def test_the_order_of_the_lines_does_not_matter(folder):
+    lines = [(f"{'ab'[i % 2]}/{i:02}.png", "ab"[i % 2]) for i in range(40)]
+    a, b = (from_folder(write_list(folder, [("file", "label"), *order]), 8) for order in (lines, lines[::-1]))
+    for name in a.splits: assert a.splits[name].meta["file"].tolist() == b.splits[name].meta["file"].tolist()
+
+
 def test_quantities(folder):
     rows = [("file", "label")] + [(f"{'ab'[i % 2]}/{i:02}.png", i + 0.5) for i in range(40)]
     data = from_folder(write_list(folder, rows), (12, 10))
