@@ -154,7 +154,7 @@ def test_class_weights_are_evaluated_over_the_whole_split():
 
 def test_predictions_as_a_table(tmp_path):
     x = train(from_arrays(X, Y, classes=("no", "yes"), valid=(X[:9], Y[:9]), test=0, batch_size=8))
-    x.predict().save(tmp_path / "said.csv")
+    x.predict().save(tmp_path / "said.csv", x.data.classes)
     import pandas
     table = pandas.read_csv(tmp_path / "said.csv")
     assert list(table) == ["index", "target", "no", "yes"] and table.target.tolist()[:2] == ["no", "yes"] and len(table) == 9

@@ -23,20 +23,18 @@ class Predictions(NamedTuple):
     scores: torch.Tensor
     targets: torch.Tensor
     index: torch.Tensor
-    classes: tuple[str, ...] = ()
 
-    @property
-    def table(self):
-        "One row a sample, as a pandas table: its index, its target, a column of scores for each output"
+    def table(self, classes=()):
+        "One row a sample, as a pandas table: its index, its target, a column for each score; with names where `classes` gives them"
         import pandas
         scores = self.scores.reshape(len(self.scores), -1)
-        names = self.classes if len(self.classes) == scores.shape[1] else [f"score_{i}" for i in range(scores.shape[1])]
-        target = [self.classes[y] for y in self.targets] if self.classes else self.targets.tolist()
+        names = classes if len(classes) == scores.shape[1] else [f"score_{i}" for i in range(scores.shape[1])]
+        target = [classes[y] for y in self.targets] if classes else self.targets.tolist()
         return pandas.DataFrame({"index": self.index.tolist(), "target": target, **dict(zip(names, scores.T.tolist()))})
 
-    def save(self, path) -> None:
+    def save(self, path, classes=()) -> None:
         "Writes the table as a CSV file"
-        self.table.to_csv(path, index=False)
+        self.table(classes).to_csv(path, index=False)
 
 
 @dataclass

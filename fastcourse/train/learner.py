@@ -216,7 +216,7 @@ class Learner:
         with self._evaluating():
             batches = (data.take(at, size=size) for at in torch.arange(len(data)).split(self.data.batch_size))
             scores, targets = zip(*((call(self.model, x).float().cpu(), y.cpu()) for x, y in batches))
-        return Predictions(torch.cat(scores), torch.cat(targets), torch.arange(len(data)), tuple(self.data.classes))
+        return Predictions(torch.cat(scores), torch.cat(targets), torch.arange(len(data)))
 
     def evaluate(self, split="valid", metrics=(), *, size: int | None = None) -> dict[str, float]:
         """Loss (mean over samples), accuracy for whole-number targets, and each of `metrics`, a function of (scores, targets).
