@@ -21,7 +21,7 @@ from ..settings import FastcourseError
 from .arrays import as_labels
 from .data import Data, from_arrays
 from .files import Listing, list_images, some
-from .resize import _pixels, resize
+from .resize import height_width, resize
 
 # %% ../../nbs/train/32_folder.ipynb #53e5320d
 _DEEP = {"F", "I", "I;16", "I;16B", "I;16L", "I;16N"}
@@ -161,7 +161,7 @@ def from_folder(path, size, *, group_of=None, channels=None, valid=0.15, test=0.
     could not be read; the other options are those of from_arrays.
     """
     _check_options(channels, valid=valid, test=test)
-    size, listing = _pixels(size), list_images(path)
+    size, listing = height_width(size), list_images(path)
     groups = _groups(listing, group_of)
     y, classes = _labels(listing, None if classes is None else tuple(map(str, classes)))
     x, rows, report = _read_all(listing, size, channels)

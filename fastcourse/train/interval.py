@@ -16,7 +16,7 @@ import torch
 from ..settings import FastcourseError
 from .core import keyed_uniform
 from .metrics import same_length, share
-from .splits import _group_codes
+from .splits import group_codes
 
 # %% ../../nbs/train/51_interval.ipynb #16983afe
 def _draw(code: np.ndarray, seed: int) -> Callable[[int], np.ndarray]:
@@ -58,7 +58,7 @@ def _check_resamples(n: int, level: float) -> None:
 
 def _units(groups, n: int) -> tuple[np.ndarray, str]:
     "-> the group of each sample as a number, and how many there are in words"
-    code = np.arange(n) if groups is None else _group_codes(groups)
+    code = np.arange(n) if groups is None else group_codes(groups)
     if len(code) != n:
         raise FastcourseError(f"The lengths differ: groups {len(code):,}, samples {n:,}.",
                               "Give one group for each sample.")
