@@ -6,6 +6,7 @@
 __all__ = ['as_array', 'cut', 'abbreviate', 'Card']
 
 # %% ../../nbs/course/02_card.ipynb #77b04b5b
+import base64
 import re
 import reprlib
 import textwrap
@@ -21,9 +22,17 @@ def as_array(value):
         if not hasattr(v, "detach"): return v
         v = v.detach().cpu()
         return (v.double() if v.is_floating_point() else v).numpy()
-    try: array = np.asarray(plain(value))
+    try:
+        array = np.asarray(plain(value))
+        if array.dtype.kind in "US" and not _is_text(value): return None
     except Exception: return None
     return None if array.dtype == object else array
+
+
+def _is_text(value) -> bool:
+    "Whether all leaves are text: numpy would write the 3 of [\"a\", 3] as text too"
+    if isinstance(value, (list, tuple)): return all(map(_is_text, value))
+    return isinstance(value, (str, bytes)) or hasattr(value, "dtype")
 
 
 class _Brief(reprlib.Repr):
@@ -63,6 +72,7 @@ class Card:
     rows: tuple = ()   # (label, value), shown as they are except in _PROSE
     notes: tuple = ()  # sentences; in them and in the message `code` and *emphasis* are marked up
     code: str = ""
+    picture: tuple = ()  # (PNG file as bytes, a sentence that says what it shows); a shell shows the sentence
     tone: str = "hint"
 
     def __repr__(self): return _as_text(self)
@@ -77,6 +87,7 @@ def _as_text(card: Card) -> str:
     parts = [f"{card.title} ({card.aside})" if card.aside else card.title]
     if card.message: parts.append(block(card.message))
     parts += [block(value, 12, f"  {label:<10}") for label, value in card.rows]
+    if card.picture: parts.append(block(card.picture[1], 12, "  picture   "))
     if card.code: parts.append(textwrap.indent(card.code.rstrip(), "    "))
     return "\n".join(parts + [block(note) for note in card.notes])
 
@@ -96,6 +107,11 @@ def _marked(text: str) -> str:
     return re.sub(r"(?<!\w)\*([^\s*][^*]*)\*(?!\w)", r"<em>\1</em>", html)
 
 
+def _image(png: bytes, alt: str) -> str:
+    data = base64.b64encode(png).decode()
+    return f'<img src="data:image/png;base64,{data}" alt="{escape(alt)}" style="max-width:100%;background:#fff;border-radius:3px;margin:.35em 0">'
+
+
 def _as_html(card: Card) -> str:
     sign, variable, color = _SIGNS[card.tone]
     color = f"var(--jp-{variable}-color1,{color})"
@@ -104,6 +120,7 @@ def _as_html(card: Card) -> str:
     rows = "".join(div(escape(k), _QUIET) + (div(_marked(v)) if k in _PROSE else div(escape(v), _MONO)) for k, v in card.rows)
     body = [div(head, "display:flex;justify-content:space-between;gap:1em"), div(_marked(card.message), "margin:.35em 0;white-space:pre-line"),
             div(rows, "display:grid;grid-template-columns:max-content 1fr;gap:.1em 1.1em;align-items:baseline;margin:.35em 0"),
+            _image(*card.picture) if card.picture else "",
             div(escape(card.code), f"{_MONO};white-space:pre;overflow-x:auto;margin:.5em 0"),
             *(div(_marked(note), f"{_QUIET};margin-top:.35em") for note in card.notes)]
     label = escape(f"{card.title}, {card.aside}".removesuffix(", "))
