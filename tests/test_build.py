@@ -104,6 +104,11 @@ def test_a_lesson_needs_one_module_name(cells):
     with pytest.raises(BuildError, match="default_exp"): student_version(notebook(*cells))
 
 
+def test_a_part_s_heading_must_be_right():
+    assert student_version(lesson(cell("## Radiology: films", "x", cell_type="markdown")))
+    with pytest.raises(BuildError, match="Cell 3: .*part"): student_version(lesson(cell("## Radiology \u2013 films", "x", cell_type="markdown")))
+
+
 @pytest.fixture
 def repository(tmp_path):
     "The least that is a repository of the course, with one lesson, built"

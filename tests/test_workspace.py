@@ -7,12 +7,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, tree, write_notebook
+from conftest import ROOT, cell, tree, write_notebook
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastcourse.course import workspace as ws
-from fastcourse.settings import FastcourseError, load_settings
+from fastcourse.settings import PROFILES, FastcourseError, load_settings
 
 NAME = "01_lr_finding.ipynb"
 
@@ -31,7 +31,21 @@ def test_a_second_call_changes_no_byte(tmp_path, source):
     assert {"settings.ini", "pyproject.toml", "README.md", f"lessons/{NAME}", ".fastcourse/lessons.json"} == set(before)
 
 
-ACTIONS = st.sampled_from(["publish", "edit", "run", "delete", "lose record", "break record", "adopt", "delete offers"])
+def publish(file, version):
+    "A lesson with a part for each profile"
+    parts = [[cell(f"## {p}: films and costs", f"{p}1", cell_type="markdown"), cell(f"{p} = {version}", f"{p}2")] for p in ("Radiology", "Trading")]
+    return write_notebook(file, "#| default_exp lr_finding", f"version = {version}", *parts[0], *parts[1], cell("## The end", "e", cell_type="markdown"))
+
+
+def sources(file): return ["".join(c["source"]) for c in json.loads(file.read_text())["cells"]]
+
+
+ACTIONS = st.sampled_from(["publish", "edit", "run", "delete", "lose record", "break record", "adopt", "delete offers", "radiology", "trading"])
+
+
+def is_version_for(profile, file):
+    mine, other = ("Radiology", "Trading") if profile == "radiology" else ("Trading", "Radiology")
+    return any(s.startswith(mine) for s in sources(file)) and not any(other in s for s in sources(file))
 
 
 @settings(max_examples=60, deadline=None)
@@ -39,23 +53,24 @@ ACTIONS = st.sampled_from(["publish", "edit", "run", "delete", "lose record", "b
 def test_whatever_happens_a_student_s_text_stays_where_it_was(actions):
     with tempfile.TemporaryDirectory() as folder:
         source, mine = Path(folder) / "source", Path(folder) / "w" / "lessons" / NAME
-        version, written = 1, None
-        write_notebook(source / NAME, "version = 1")
+        version, written, known = 1, None, True
+        publish(source / NAME, 1)
         ws.create(Path(folder) / "w", source=source)
         for step, action in enumerate(actions):
             record = Path(folder) / "w" / ".fastcourse" / "lessons.json"
             offers = sorted(mine.parent.glob("* (new *"))
-            if action == "publish": version += 1; write_notebook(source / NAME, f"version = {version}")
+            if action == "publish": version += 1; publish(source / NAME, version)
             if action == "edit": written = f"mine = {step}"; write_notebook(mine, "version = 0", written)
             if action == "run" and written: write_notebook(mine, "version = 0", written, "")
-            if action == "delete": mine.unlink(); written = None
-            if action == "lose record": record.unlink(missing_ok=True)
-            if action == "break record": record.write_text('[{"half')
-            if action == "adopt" and offers: os.replace(offers[-1], mine); written = None
+            if action == "delete": mine.unlink(); written, known = None, True
+            if action == "lose record": record.unlink(missing_ok=True); known = False
+            if action == "break record": record.write_text('[{"half'); known = False
+            if action == "adopt" and offers: os.replace(offers[-1], mine); written, known = None, False
             if action == "delete offers": [offer.unlink() for offer in offers]
-            ws.create(Path(folder) / "w", source=source)
+            w = ws.create(Path(folder) / "w", profile=action if action in PROFILES else None, source=source)
+            profile = load_settings(w.folder).profile
             if written: assert written in mine.read_text()
-            assert mine.is_file()
+            elif known: assert is_version_for(profile, mine), "nobody's work: the version for the profile"
             again = tree(Path(folder) / "w")
             assert ws.create(Path(folder) / "w", source=source).messages == ()
             assert tree(Path(folder) / "w") == again
@@ -74,6 +89,34 @@ def test_an_untouched_lesson_is_replaced_and_a_changed_one_gets_the_newer_beside
     ws.create(w.folder, source=source)
     assert len(list(w.lessons.glob("01_lr_finding (new *.ipynb"))) == 2, "two in one day have two names"
     assert "version = 3" in offer.read_text()
+
+
+def test_another_profile_brings_its_version_in_place_of_an_untouched_notebook_and_beside_a_changed_one(tmp_path):
+    source, name = tmp_path / "source", tmp_path / "source" / NAME
+    publish(name, 1)
+    w = ws.create(tmp_path / "w", source=source)
+    mine = w.lessons / NAME
+    assert sources(mine) == ["#| default_exp lr_finding", "version = 1", "## Radiology: films and costs", "Radiology = 1", "## The end"]
+    (message,) = ws.create(w.folder, profile="trading", source=source).messages
+    assert "replaced by the version for trading" in message and is_version_for("trading", mine)
+    write_notebook(mine, "my = 1")
+    (message,) = ws.create(w.folder, profile="radiology", source=source).messages
+    (offer,) = w.lessons.glob("01_lr_finding (radiology *.ipynb")
+    assert offer.name in message and "newer" not in message and is_version_for("radiology", offer)
+    assert sources(mine) == ["my = 1"]
+    for profile in "trading", "radiology": assert ws.create(w.folder, profile=profile, source=source).messages == (), "what is there is not offered again"
+    publish(name, 2)
+    (message,) = ws.create(w.folder, source=source).messages
+    assert "a newer version" in message and len(list(w.lessons.iterdir())) == 3
+
+
+def test_a_lesson_laid_down_whole_by_an_older_version_is_replaced(tmp_path):
+    publish(tmp_path / "source" / NAME, 1)
+    w = ws.create(tmp_path / "w", source=tmp_path / "source")
+    (w.lessons / NAME).write_text((tmp_path / "source" / NAME).read_text())
+    (w.state / "lessons.json").write_text(json.dumps({NAME: {"laid": ws.digest(w.lessons / NAME)}}))
+    ws.create(w.folder, source=tmp_path / "source")
+    assert is_version_for("radiology", w.lessons / NAME)
 
 
 def test_running_a_lesson_is_not_changing_it(tmp_path, source):

@@ -14,6 +14,7 @@ import json
 import re
 from pathlib import Path
 
+from .profile import nearly_a_part
 from .workspace import is_source, write
 from ..settings import FastcourseError
 
@@ -104,6 +105,8 @@ def student_version(source: dict) -> dict:
     notebook, solutions = copy.deepcopy(source), []
     notebook["cells"] = [cell for cell in notebook["cells"] if not directives(cell) & {"teacher", "hidden"}]
     for number, cell in enumerate(notebook["cells"], 1):
+        if nearly_a_part(cell):
+            raise BuildError(f"Cell {number}: this heading is not quite that of a profile's part.", "Write `## Radiology: ...` or `## Trading: ...`.")
         if cell["cell_type"] != "code": continue
         cell |= {"outputs": [], "execution_count": None}
         try: solutions += _strip(cell)

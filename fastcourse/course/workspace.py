@@ -16,6 +16,7 @@ from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 
+from .profile import for_profile
 from ..settings import PROFILES, FastcourseError, Lesson, load_settings
 
 # %% ../../nbs/course/01_workspace.ipynb #2c864f19
@@ -80,8 +81,13 @@ def write(file: Path, text: str):
 def digest(notebook: Path) -> str | None:
     "12 hex digits of the cells' text; None without a file, \"unreadable\" where it is not a notebook"
     if not notebook.is_file(): return None
+    try: return _digest(notebook.read_text(encoding="utf-8"))
+    except UnicodeDecodeError: return "unreadable"
+
+
+def _digest(text: str) -> str:
     try:
-        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        cells = json.loads(text)["cells"]
         text = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
     except (ValueError, KeyError, TypeError): return "unreadable"
     return hashlib.blake2b(json.dumps([x for x in text if x[1].strip()]).encode(), digest_size=6).hexdigest()
@@ -97,33 +103,46 @@ def decide(own: str | None, laid: str | None, offered: str | None, packaged: str
 STUDENT = Path(find_spec("fastcourse").origin).with_name("student")
 
 
-def _lay_lessons(workspace: Workspace, source: Path) -> list[str]:
-    "Bring the workspace's lessons up to those in `source`; says what was done"
+def _version(text: str, profile: str) -> str:
+    "The text of a notebook's file without the parts of other profiles"
+    notebook = json.loads(text)
+    cells = for_profile(notebook["cells"], profile)
+    if len(cells) == len(notebook["cells"]): return text
+    return json.dumps(notebook | {"cells": cells}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _lay_lessons(workspace: Workspace, source: Path, profile: str) -> list[str]:
+    "Bring the workspace's lessons up to those in `source`, in the versions for a profile; says what was done"
     record, messages = _read_record(workspace), []
     for new in sorted(source.glob("*.ipynb")):
-        was, packaged = record.get(new.name, {}), digest(new)
-        own = digest(workspace.lessons / new.name)
-        what = decide(own, was.get("laid"), was.get("offered"), packaged)
-        messages += _lay(what, new, workspace.lessons)
+        versions = {p: _version(new.read_text(encoding="utf-8"), p) for p in PROFILES}
+        known, packaged = set(map(_digest, versions.values())), _digest(versions[profile])
+        was, own = record.get(new.name, {}), digest(workspace.lessons / new.name)
+        laid = own if own in known else was.get("laid")
+        what = decide(own, laid, was.get("offered"), packaged)
+        other = profile if laid in known else None
+        messages += _lay(what, workspace.lessons / new.name, versions[profile], other)
         if what == "beside": record[new.name] = was | {"offered": packaged}
         elif what != "keep" or own == packaged: record[new.name] = {"laid": packaged}
         write(workspace.state / "lessons.json", json.dumps(record, indent=1) + "\n")
     return messages
 
 
-def _lay(what: str, new: Path, lessons: Path) -> list[str]:
+def _lay(what: str, file: Path, text: str, profile: str | None) -> list[str]:
+    "Write a notebook to its place or beside it; `profile` is given where only the profile is another"
     if what == "keep": return []
-    place = _beside(lessons / new.name) if what == "beside" else lessons / new.name
-    write(place, new.read_text(encoding="utf-8"))
+    place = _beside(file, profile or "new") if what == "beside" else file
+    write(place, text)
     if what == "lay": return []
-    if what == "replace": return [f"{new.name} was replaced by a newer version; you had not changed it."]
-    return [f"There is a newer version of {new.name}. Yours is as you left it; the newer is beside it: {place.name}"]
+    version = f"the version for {profile}" if profile else "a newer version"
+    if what == "replace": return [f"{file.name} was replaced by {version}; you had not changed it."]
+    return [f"There is {version} of {file.name}. Yours is as you left it; the other is beside it: {place.name}"]
 
 
-def _beside(file: Path) -> Path:
+def _beside(file: Path, word: str) -> Path:
     "A free name such as `01_lr_finding (new 2026-12-01).ipynb`"
     for extra in ["", *(f" {n}" for n in range(2, 1000))]:
-        place = file.with_name(f"{file.stem} (new {date.today()}{extra}).ipynb")
+        place = file.with_name(f"{file.stem} ({word} {date.today()}{extra}).ipynb")
         if not place.exists(): return place
     raise FastcourseError(f"{file.parent} holds too many newer versions of {file.name}.",
                           "Delete those you do not need.")
@@ -153,8 +172,9 @@ Everything here is yours. In a terminal in this folder:
     fastcourse run 1          run lesson 1 from top to bottom, into executed/
     fastcourse homework 1     turn lesson 1 into homework/lr_finding.py and run it
 
-`settings.ini` holds your seed and your profile. If a newer version of a lesson arrives and you have worked in yours,
-the newer one is put beside it. To start a lesson afresh, rename your notebook and run `fastcourse start` again.
+`settings.ini` holds your seed and your profile; after changing the profile, run `fastcourse start` again. If a newer
+version of a lesson arrives and you have worked in yours, the newer one is put beside it. To start a lesson afresh, rename
+your notebook and run `fastcourse start` again.
 '''
 
 
@@ -217,5 +237,4 @@ def _complete(workspace: Workspace, profile: str | None, source: Path) -> Worksp
     for name, text in texts.items():
         if not (folder / name).exists(): write(folder / name, text)
     if profile: set_profile(folder / "settings.ini", profile)
-    load_settings(folder)
-    return Workspace(folder, tuple(_lay_lessons(workspace, source)))
+    return Workspace(folder, tuple(_lay_lessons(workspace, source, load_settings(folder).profile)))
