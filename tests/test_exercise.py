@@ -1,12 +1,17 @@
 """Exercises under answers nobody asked for: nothing passes by accident, nothing raises, no fault of ours becomes the student's."""
+import contextlib
 import io
 import itertools
 import json
+import os
 import random
+import re
 import signal
 import sys
 import threading
+import time
 import types
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from html.parser import HTMLParser
@@ -310,15 +315,44 @@ def stubborn(x):
     except: endless(x)  # noqa: E722
 
 
+def swallows_all(x):
+    while True:
+        try: time.sleep(9)
+        except BaseException: pass
+
+
+def swallows_deep_down(x):
+    def step():
+        for i in range(9): time.sleep(.001)
+    while True:
+        try: step()
+        except BaseException as e: last = e  # noqa: F841
+        finally: x = x
+
+
+def swallows_in_a_library(x):
+    while True:
+        with contextlib.suppress(BaseException): time.sleep(9)
+
+
+def recursive_and_endless(x):
+    try: return recursive_and_endless(x)
+    except RecursionError: endless(x)
+
+
+def waits_for_a_thread(x):
+    threading.Event().wait()
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers on this system")
-@pytest.mark.parametrize("f", [endless, stubborn])
+@pytest.mark.parametrize("f", [endless, stubborn, swallows_all, swallows_deep_down, swallows_in_a_library, recursive_and_endless, waits_for_a_thread])
 def test_an_endless_loop_is_named_and_the_old_handler_and_timer_come_back(f):
     def mine(*_): raise AssertionError("the earlier timer must not have gone off yet")
-    before = signal.signal(signal.SIGALRM, mine)
+    before, traced = signal.signal(signal.SIGALRM, mine), sys.gettrace()
     signal.setitimer(signal.ITIMER_REAL, 60)
     try:
         verdict = judge(TWOS, twos, f, limit=.1)
-        assert signal.getsignal(signal.SIGALRM) is mine and 50 < signal.getitimer(signal.ITIMER_REAL)[0] < 60
+        assert sys.gettrace() is traced and signal.getsignal(signal.SIGALRM) is mine and 50 < signal.getitimer(signal.ITIMER_REAL)[0] < 60
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -328,6 +362,203 @@ def test_an_endless_loop_is_named_and_the_old_handler_and_timer_come_back(f):
 
 def test_in_another_thread_a_check_works_without_a_limit():
     with ThreadPoolExecutor(1) as pool: assert pool.submit(judge, TWOS, twos, twos, .1).result().outcome == "passed"
+
+
+def test_an_endless_requirement_or_picture_is_stopped_too():
+    def waits(got, x):
+        "never answers"
+        return endless(x)
+    late = judge(Exercise("twos", **GIVEN | dict(accept=[waits])), twos, twos, limit=.05)
+    assert late.outcome == "not yet" and "0.05 seconds" in late.message
+
+
+# what a function may change in passing
+
+def test_what_a_function_changes_in_passing_is_put_back(tmp_path):
+    import matplotlib.pyplot as plt
+    import torch
+    def state():
+        return (os.getcwd(), list(warnings.filters), np.geterr(), torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled(),
+                torch.get_rng_state().tolist(), random.getstate(), plt.get_fignums(), input)
+    def changes(x):
+        os.chdir(tmp_path.parent), warnings.simplefilter("error"), np.seterr(all="raise"), torch.set_default_dtype(torch.float64), torch.set_grad_enabled(False)
+        torch.set_num_threads(before[4] + 1), torch.manual_seed(1), random.seed(1), plt.figure(), plt.plot(x)
+        changed.append(state())
+        return twos(x)
+    mine, before, changed = plt.figure(), state(), []
+    assert judge(TWOS, twos, changes).outcome == "passed" and state() == before and plt.get_fignums() == [mine.number]
+    assert all(a != b for a, b in zip(changed[0], before, strict=True)), "each of them was changed, or this test shows nothing"
+    plt.close(mine)
+
+
+def test_a_working_folder_that_the_function_removes(tmp_path):
+    (tmp_path / "gone").mkdir()
+    os.chdir(tmp_path / "gone")
+    def removes(x):
+        os.chdir(tmp_path)
+        if (tmp_path / "gone").exists(): (tmp_path / "gone").rmdir()
+        return twos(x)
+    assert judge(TWOS, twos, removes).outcome == "passed"
+
+
+def test_input_does_not_wait():
+    verdict = judge(TWOS, twos, lambda x: [float(input("? "))] * len(x))
+    assert verdict.outcome == "raised" and "Take the value as an argument" in verdict.message and input is __import__("builtins").input
+
+
+def test_ten_thousand_printed_lines_are_shortened(capsys):
+    def chatty(x):
+        for i in range(10_000): print("line", i)
+        return twos(x)
+    assert judge(TWOS, twos, chatty).outcome == "passed"
+    out = capsys.readouterr().out
+    assert out.startswith("line 0\nline 1\n") and len(out) < 2200 and re.search(r"and 19,\d\d\d more lines", out.splitlines()[-1])
+
+
+@pytest.mark.parametrize("f, outcome, words", [
+    (lambda x: sys.exit(), "raised", "SystemExit"), (lambda x: exit_by_hand(), "raised", "SystemExit"),
+    (lambda x: (lambda g: g(g))(lambda g: g(g)), "raised", "RecursionError"), (lambda x: nested(10**5), "not yet", "a list"),
+    (lambda x: (twos(x), x.append(x))[0], "not yet", "changes its argument")])
+def test_ends_and_depths(f, outcome, words):
+    verdict = judge(Exercise("twos", **GIVEN | dict(cases=[([5., 7.],), ([4.],)])), twos, f)
+    assert verdict.outcome == outcome and words in verdict.message, verdict
+
+
+def exit_by_hand(): raise SystemExit
+
+
+def nested(n):
+    out = []
+    for _ in range(n): out = [out]
+    return out
+
+
+def test_one_object_handed_out_again_and_again():
+    buffer = np.zeros(3)
+    def same_one(x): buffer[:] = x[0] * 2; return buffer
+    def doubles(got, x):
+        "is twice the first, three times"
+        return np.array_equal(got, [2 * x[0]] * 3)
+    e = Exercise("f", **GIVEN | dict(cases=[([1.],), ([2.],)], accept=[doubles], diagnose={}))
+    def right(x): return np.full(3, 2 * x[0])
+    assert judge(e, right, right).outcome == "passed"
+    verdict = judge(e, right, same_one)
+    assert verdict.outcome == "not yet" and "a later call changed an earlier one" in verdict.message
+
+
+def test_nan_where_the_reference_has_none_and_dates_and_mixed_lists():
+    from fastcourse.course.kind import mismatch
+    wanted = np.array([np.nan, 1., 2.])
+    assert "NaN" in mismatch(np.array([np.nan, np.nan, 2.]), wanted) and mismatch([float("nan"), 5., 5.], wanted) is None
+    assert "infinity" in mismatch([1., np.inf, 2.], wanted)
+    assert "dates" in mismatch(3, np.datetime64("2026-01-01")) and mismatch(np.datetime64("2020-01-01"), np.datetime64("2026-01-01")) is None
+    assert mismatch(["a", "3"], ["a", 3]) == "At 1: Your result holds text; numbers are asked for."
+    assert mismatch([[1, 2], [3, 4, 5]], [[1], [2, 3]]) is None and "a list or a tuple" in mismatch(3., [[1], [2, 3]])
+    assert "asked for is a Finder" in mismatch(3., type("Finder", (), {})())
+
+
+# pictures
+
+class Drawing:
+    alt = "Your values\n against the right ones"
+    def png(self): return b"\x89PNG..."
+
+
+def shown(picture, f=None, **more):
+    e = Exercise("twos", **GIVEN | dict(picture=picture) | more)
+    return judge(e, twos, f or (lambda x: np.full(len(x), 3.)))
+
+
+def test_a_picture_comes_with_an_answer_that_is_not_right_yet():
+    seen = []
+    verdict = shown(lambda got, wanted, x: seen.append((got, wanted, x)) or Drawing())
+    html, text = verdict._repr_mimebundle_()["text/html"], str(verdict)
+    assert '<img src="data:image/png;base64,iVBORy4uLg==" alt="Your values against the right ones"' in html
+    assert "Your values against the right ones" in text and "iVBOR" not in text
+    (values,) = seen
+    for value, expected in zip(values, ([3.] * 3, [2.] * 3, X), strict=True): np.testing.assert_array_equal(value, expected)
+    assert not shown(lambda *a: Drawing(), twos).picture and not shown(lambda *a: Drawing(), lambda x: 1 / 0).picture and not shown(lambda *a: None).picture
+
+
+class Broken(Drawing):
+    def png(self): raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("picture", [lambda got: None, lambda *a: 1 / 0, lambda *a: sys.exit(), lambda *a: Broken(), lambda *a: 3, lambda *a: np.ones(3)])
+def test_a_picture_that_fails_breaks_no_card(picture):
+    verdict = shown(picture)
+    assert verdict.message == "These are threes." and verdict.picture == () and "<img" not in verdict._repr_mimebundle_()["text/html"]
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_a_real_picture_survives_any_answer(name):
+    from fastcourse.train import plot
+    def picture(got, wanted, x): return plot.lines({"yours": got, "right": wanted}, xlabel="place", ylabel="value")
+    assert judge(Exercise("twos", **GIVEN | dict(picture=picture)), twos, NASTY[name]).outcome in ("not yet", "raised")
+
+
+def test_a_picture_changes_nothing_the_student_holds():
+    kept = np.full(3, 5.)
+    def spoils(got, wanted, x): got[:] = 0; wanted[:] = 0; return Drawing()
+    assert shown(spoils, lambda x: kept).picture and (kept == 5).all() and X.tolist() == [5., 7., 9.]
+
+
+# judgements: a function without arguments that answers in words
+
+def which(): return {"A": "rate too high", "B": "rate too low", "C": "just right", "trust": 3}
+
+
+def part(key):
+    def predicate(got): return got[key] == which()[key]
+    predicate.__doc__ = f"{key} is judged rightly"
+    return predicate
+
+
+WHICH = Exercise("which", minutes=3, points=4, cases=[()], accept=[part(k) for k in which()], choices=("rate too high", "rate too low", "just right"),
+                 diagnose={lambda got: got["A"] == got["B"]: "A and B differ in kind."}, wrong={}, hints=["Look."])
+
+
+@pytest.mark.parametrize("change, words", [
+    (dict(A=" Rate Too-High"), None), (dict(A="rate_too_high", B="RATE TOO LOW."), None), (dict(trust=3.0), None),
+    (dict(A="rate too low"), "A and B differ"), (dict(C="rate too low"), "Not fulfilled: C is judged rightly"), (dict(trust=4), "Not fulfilled: trust"),
+    (dict(B="rate to low"), "At 'B': 'rate to low' is none of the words to choose from: 'rate too high', 'rate too low', 'just right'. Did you mean 'rate too low'?"),
+    (dict(B="hm"), "'just right'."), (dict(B=""), "none of the words"), (dict(B=2), "At 'B': Your result holds numbers; text are asked for.".replace("text are", "text is")),
+    (dict(trust="3"), "At 'trust'"), (dict(B=None), "At 'B'"), (dict(B=["rate too low"]), "At 'B'"), (dict(D="just right"), "'D', which is not asked for")])
+def test_a_judgement_in_a_dict(change, words):
+    verdict = judge(WHICH, which, lambda: which() | change)
+    assert verdict.outcome == ("passed" if words is None else "not yet") and (words or "Right") in verdict.message, verdict
+
+
+@pytest.mark.parametrize("answer, words", [
+    ({"a": "just right", "B": "just right", "C": "just right", "trust": 1}, "Did you mean 'A'?"),
+    ({"A": "just right", "B": "just right", "C": "just right", "thrust": 1}, "Did you mean 'trust'?"),
+    ({"A": "just right"}, "lacks 'B', 'C', 'trust'"), ({}, "something empty"), (None, "`return` missing"), ("rate too high", "a dict with the keys 'A', 'B'"),
+    (["rate too high"], "a dict with the keys"), ([("A", 1)], "a dict with the keys"), ({"A"}, "a dict with the keys")])
+def test_a_judgement_in_another_form(answer, words):
+    verdict = judge(WHICH, which, lambda: answer)
+    assert verdict.outcome == "not yet" and words in verdict.message, verdict
+
+
+def test_a_judgement_says_how_much_of_it_is_right():
+    assert dict(judge(WHICH, which, lambda: which() | dict(C="rate-too-high")).rows)["right for"] == "3 of 4 requirements"
+    assert judge(WHICH, which, lambda x: which()).outcome == "raised"
+
+
+@pytest.mark.parametrize("answer, outcome", [("too high", "passed"), ("Too High", "passed"), ("to high", "not yet"), (["too high"], "not yet"), (3, "not yet"), (True, "not yet")])
+def test_a_judgement_in_a_word(answer, outcome):
+    def high(got):
+        "says what is wrong with the rate"
+        return got == "too high"
+    assert judge(Exercise("w", **GIVEN | dict(cases=[()], accept=[high], diagnose={}, choices=("too high", "too low"))), lambda: "too high", lambda: answer).outcome == outcome
+
+
+def test_a_judgement_as_a_set():
+    def both(got):
+        "names the files that leak"
+        return set(got) == {"A", "C"}
+    def ask(answer): return judge(Exercise("w", **GIVEN | dict(cases=[()], accept=[both], diagnose={}, choices=("A", "B", "C"))), lambda: {"A", "C"}, lambda: answer).outcome
+    for right in {"A", "C"}, ["c", "a"], ("A", "C"), np.array(["A", "C"]): assert ask(right) == "passed", right
+    for wrong in {"A"}, "AC", {"A": 1, "C": 1}, [["A", "C"]], {"A", "C", "D"}: assert ask(wrong) == "not yet", wrong
 
 
 # memory, hints, solutions

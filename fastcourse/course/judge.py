@@ -9,19 +9,14 @@ __all__ = ['Exercise', 'words', 'error_text', 'Finding', 'Verdict', 'judge', 'dr
 import copy
 import inspect
 import linecache
-import random
-import signal
-import sys
-import threading
-import time
 import traceback
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 from .card import Card, abbreviate, cut
+from .fence import TooLong, called, shortened, time_limit, undone
 from .kind import a_type, chosen, mismatch, nothing, same
 from ..settings import PROFILES, FastcourseError
 
@@ -65,8 +60,9 @@ def _holds(predicate, got, args) -> tuple[bool, str]:
     "Whether a predicate is true of `got`, and, where it could not be asked, the error in words"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try: return bool(predicate(_copied(got), *copy.deepcopy(args))), ""
-        except Exception as e: return False, error_text(e)
+        try: return bool(called(predicate, (_copied(got), *copy.deepcopy(args)))), ""
+        except (KeyboardInterrupt, TooLong): raise
+        except BaseException as e: return False, error_text(e)
 
 
 def words(f) -> str:
@@ -78,45 +74,11 @@ def error_text(e) -> str:
     try: return f"{type(e).__name__}: {cut(str(e), 300)}".removesuffix(": ")
     except Exception: return type(e).__name__
 
-# %% ../../nbs/course/04_judge.ipynb #06a87fd1
-class _TooLong(BaseException): pass
-
-
-@contextmanager
-def _time_limit(seconds: float):
-    "Raises _TooLong inside the block after `seconds`, where signals allow it; puts back an earlier handler and timer"
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    def late(number, frame): raise _TooLong
-    old, start = signal.signal(signal.SIGALRM, late), time.monotonic()
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, .1)
-    try: yield
-    finally:
-        try: signal.setitimer(signal.ITIMER_REAL, 0)
-        finally: signal.signal(signal.SIGALRM, old or signal.SIG_DFL)
-        if left: signal.setitimer(signal.ITIMER_REAL, max(left + start - time.monotonic(), 1e-3), interval)
-
-
-@contextmanager
-def _fixed_seed(seed: int):
-    "Seeds python's, numpy's and torch's generators, as far as these are loaded, and puts them back"
-    np, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    kept = random.getstate(), np and np.random.get_state(), torch and torch.get_rng_state()
-    random.seed(seed)
-    if np: np.random.seed(seed)
-    if torch: torch.default_generator.manual_seed(seed)
-    try: yield
-    finally:
-        random.setstate(kept[0])
-        if np: np.random.set_state(kept[1])
-        if torch: torch.set_rng_state(kept[2])
-
 # %% ../../nbs/course/04_judge.ipynb #2d927632
 def _student_lines(error, f) -> tuple[list[tuple[str, int, str]], bool]:
     "(function, line number, text) of the frames of an error that run the student's code; whether the last of all is one"
     own = getattr(inspect.unwrap(f), "__globals__", None)
-    frames = list(traceback.walk_tb(error.__traceback__))[1:]
+    frames = list(traceback.walk_tb(error.__traceback__))[2:]
     mine = [(frame, n) for frame, n in frames if own is None or frame.f_globals is own]
     lines = [(x.f_code.co_name, n, linecache.getline(x.f_code.co_filename, n, x.f_globals).strip()) for x, n in mine]
     return lines, bool(mine) and mine[-1] == frames[-1]
@@ -150,12 +112,13 @@ def _unfulfilled(exercise, got, args, wanted) -> tuple[str, str] | None:
     return ("checker failed", f"The reference does not fulfil this either: {words(ours[0])}. {_NEUTRAL}") if ours else None
 
 
-def _examine(exercise, f, args, wanted, is_pure) -> Finding | None:
-    "What is wrong with `f(*args)`; None where nothing is"
+def _examine(exercise, f, args, wanted, is_pure, results: list) -> Finding | None:
+    "What is wrong with `f(*args)`, which is added to `results`; None where nothing is"
     mine, rows = copy.deepcopy(args), [("input", f"{exercise.id}({', '.join(map(abbreviate, args))})")]
-    try: got = f(*mine)
-    except (KeyboardInterrupt, _TooLong): raise
+    try: got = called(f, mine)
+    except (KeyboardInterrupt, TooLong): raise
     except BaseException as e: return _raised(exercise, f, e, rows)
+    results.append((got, _copied(got)))
     rows, values = (*rows, ("returned", abbreviate(got))), (got, wanted, *args)
     got, misspelt = chosen(got, wanted, exercise.choices)
     if why := nothing(got, wanted) or misspelt: return Finding("not yet", why, 0, rows)
@@ -180,23 +143,25 @@ class Verdict(Card):
 
 _SEVERITY = "raised", "not yet", "not attempted", "checker failed"
 _NEUTRAL = "This is a fault of the checker and says nothing about your answer."
+_SHARED = "Each value was right when it was returned, but a later call changed an earlier one: your function returns one object again and again. Make a new one in each call."
 _TITLES = {"raised": "your code raised an error", "checker failed": "the checker failed"}
 
 
 def _findings(exercise, reference, f, limit) -> list:
     "One finding or None a case; a case that runs out of time is the last"
-    found, wanted = [], []
+    found, wanted, results = [], [], []
     for seed, args in enumerate(exercise.cases):
         given = copy.deepcopy(args)
-        with _fixed_seed(seed): wanted.append((reference(*given), same(given, args)))
+        with undone(seed): wanted.append((reference(*given), same(given, args)))
     try:
-        with _time_limit(limit):
+        with shortened(), time_limit(limit):
             for seed, (args, (value, is_pure)) in enumerate(zip(exercise.cases, wanted)):
-                with _fixed_seed(seed): found.append(_examine(exercise, f, args, value, is_pure))
-    except _TooLong:
+                with undone(seed): found.append(_examine(exercise, f, args, value, is_pure, results))
+    except TooLong:
         args = exercise.cases[min(len(found), len(wanted) - 1)]
         late = f"No answer within {limit:g} seconds, so the check was stopped. Is there a loop that never ends?"
         found.append(Finding("not yet", late, -1, (("input", f"{exercise.id}({', '.join(map(abbreviate, args))})"),)))
+    if not any(found) and not all(same(*x) for x in results): found[0] = Finding("not yet", _SHARED)
     return found
 
 
@@ -212,14 +177,14 @@ def drawn(exercise, got, wanted, *args) -> tuple:
     "(PNG file, its sentence) of the exercise's picture, or () where it has none for these values; raises what the picture raises"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        picture = exercise.picture and exercise.picture(*map(_copied, (got, wanted, *args)))
+        picture = exercise.picture and called(exercise.picture, tuple(map(_copied, (got, wanted, *args))))
         return (picture.png(), " ".join(picture.alt.split())) if picture else ()
 
 
 def _picture(exercise, finding, limit: float = 5.0) -> tuple:
     if finding.outcome != "not yet" or not finding.values: return ()
     try:
-        with _time_limit(limit), _fixed_seed(0): return drawn(exercise, *finding.values)
+        with time_limit(limit), undone(0): return drawn(exercise, *finding.values)
     except KeyboardInterrupt: raise
     except BaseException: return ()
 
