@@ -580,7 +580,7 @@ def with_value(x, at, value):
     (dict(test=float("nan")), "not a share"),
     (dict(valid=0.6, test=0.4), "nothing to train on"), (dict(batch_size=-1), "batch_size=-1"),
     (dict(augment=["spin"]), "no augmentation spin"),
-    (dict(x=GREY[:, 0], augment="flip"), "flipped"), (dict(groups=[1] * 20 + [2] * 20), "2 groups cannot fill 3"),
+    (dict(x=GREY[:, 0], augment="flip"), "Features cannot be augmented"), (dict(groups=[1] * 20 + [2] * 20), "2 groups cannot fill 3"),
     (dict(groups=[None] * 40), "40 samples have no group"),
     (dict(groups=np.where(Y, np.nan, 1.0)), "20 samples have no group"),
     (dict(groups=[pd.NA] + list("abcdefghijklm") * 3), "1 samples have no group"),

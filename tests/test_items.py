@@ -124,7 +124,7 @@ class Stream(IterableDataset):
     (lambda: train(Loaders(DataLoader(Stream(), batch_size=8))), "stream"),
     (lambda: train(Loaders(DataLoader(TensorDataset(X, Y), batch_sampler=[[0, 1], [2, 3]]))), "batch sampler|whole number"),
     (lambda: train(loaders(TensorDataset(X))), "no target can be told"),
-    (lambda: Items(DataLoader(TensorDataset(X, Y), batch_size=8)).take(torch.arange(2), strength=0.5), "augmented by their own"),
+    (lambda: Items(DataLoader(TensorDataset(X, Y), batch_size=8)).take(torch.arange(2), strengths=dict(flip=0.5)), "augmented by their own"),
 ])
 def test_what_cannot_be_used_is_said(make, words):
     with pytest.raises(FastcourseError, match=words): make()

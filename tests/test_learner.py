@@ -246,7 +246,7 @@ def test_a_loss_that_is_no_number_stops_with_the_step_and_the_rate():
     (lambda: learner(model=nn.ReLU()), "No parameter"),
     (lambda: learner(optimizer=optim.Adagrad).plan(Recipe(lr=0.1, momentum=0.9), 1), "Adagrad has no momentum"),
     (lambda: fit(learner(loss=lambda o, y: 0.5)), "gave float"),
-    (lambda: fit(learner(), size=8), "no images"),
+    (lambda: fit(learner(), size=8), "neither images nor series"),
 ])
 def test_wrong_input_is_named(make, words):
     with pytest.raises(FastcourseError, match=words): make()

@@ -43,8 +43,8 @@ def _float32(a: np.ndarray, what: str) -> np.ndarray:
     return a
 
 # %% ../../nbs/train/27_arrays.ipynb #a9dfa5f3
-def as_inputs(x, what: str = "x") -> np.ndarray:
-    "Images [n, c, h, w] from [n, h, w], [n, h, w, c] or [n, c, h, w], uint8 or float32; features [n, f], float32"
+def as_inputs(x, what: str = "x", series: bool = False) -> np.ndarray:
+    "Images [n, c, h, w] from [n, h, w], [n, h, w, c] or [n, c, h, w], uint8 or float32; features [n, f] and `series` [n, c, times], float32"
     a = _array(x, what)
     if a.dtype.kind == "O":
         raise FastcourseError(f"{what} holds Python objects, not numbers.",
@@ -59,7 +59,9 @@ def as_inputs(x, what: str = "x") -> np.ndarray:
     if a.size == 0:
         raise FastcourseError(f"{what} is empty: its shape is {list(a.shape)}.",
                               "Give at least one sample of each class.")
-    if a.ndim == 2: return _float32(a, what)
+    if series and a.ndim != 3: raise FastcourseError(f"{what} has the shape {list(a.shape)}, which is no series.",
+                                                     "Give [n, channels, times]; for one channel x[:, None].")
+    if series or a.ndim == 2: return _float32(a, what)
     return _channels_first(_pixels(a, what), what)
 
 

@@ -79,16 +79,19 @@ def generators(device: torch.device) -> list[torch.Generator]:
     return [torch.default_generator]
 
 
-@contextmanager
-def own_draws(device: torch.device = torch.device("cpu")):
-    "Yields a function that seeds the generators of `device` with a key; hands them back as they were"
-    lent = generators(device)
-    states = [g.get_state() for g in lent]
-    def seed(k: int):
-        for g in lent: g.manual_seed(k)
-    try: yield seed
-    finally:
-        for g, state in zip(lent, states): g.set_state(state)
+class own_draws:
+    "`with own_draws(device) as seed`: seed(key) sets the generators of `device`; they are handed back as they were"
+    def __init__(self, device: torch.device = torch.device("cpu")): self.lent = generators(device)
+
+    def __enter__(self):
+        self.states = [g.get_state() for g in self.lent]
+        return self.seed
+
+    def seed(self, k: int) -> None:
+        for g in self.lent: g.manual_seed(k)
+
+    def __exit__(self, *_):
+        for g, state in zip(self.lent, self.states): g.set_state(state)
 
 # %% ../../nbs/train/00_core.ipynb #1b0dc164
 def pick_device(device="auto") -> torch.device:

@@ -148,7 +148,7 @@ def join(*parts: tuple[float, Curve]) -> Curve:
     return Curve(tuple(a for a, b in zip(knots, [*knots[1:], None]) if b is None or (a.p, a.value) != (b.p, b.value)))
 
 # %% ../../nbs/train/60_curves.ipynb #7fc679cb
-_TOP = dict(lr=math.inf, momentum=0.9999, weight_decay=math.inf, augment=1, size=math.inf)
+_TOP = dict(lr=math.inf, momentum=0.9999, weight_decay=math.inf, size=math.inf, augment=1, flip=1, shift=1, cutout=1)
 
 
 def values_on(curve, grid: Sequence[float], name: str) -> list[float] | None:
@@ -166,13 +166,17 @@ def values_on(curve, grid: Sequence[float], name: str) -> list[float] | None:
 class Recipe:
     """What moves during a run, each a curve over progress, a number, or any function of progress.
 
-    `lr` learning rate · `momentum` (SGD's momentum, Adam's beta1) · `weight_decay` · `size` image side in pixels ·
-    `augment` strength from 0 to 1. With None the optimizer's own value, the data's own size, no augmentation."""
+    `lr` learning rate · `momentum` (SGD's momentum, Adam's beta1) · `weight_decay` · `size` image side in pixels (of a series:
+    its length) · `augment` strength from 0 to 1 of all that the data name · `flip`, `shift`, `cutout` of one alone.
+    With None the optimizer's own value, the data's own size, no augmentation."""
     lr: Curve | float
     momentum: Curve | float | None = None
     weight_decay: Curve | float | None = None
     size: Curve | int | None = None
     augment: Curve | float | None = None
+    flip: Curve | float | None = None
+    shift: Curve | float | None = None
+    cutout: Curve | float | None = None
 
     def __post_init__(self):
         for field in fields(self):
@@ -197,4 +201,5 @@ class Recipe:
         return panels({LABELS[name]: values for name, values in self.preview(T).items()}, xlabel=f"step of {T}")
 
 
-LABELS = dict(lr="learning rate", momentum="momentum", weight_decay="weight decay", size="size (px)", augment="augmentation")
+LABELS = dict(lr="learning rate", momentum="momentum", weight_decay="weight decay", size="size (px)",
+              augment="augmentation", flip="flip", shift="shift", cutout="cutout")

@@ -21,12 +21,12 @@ from .sets import SPLITS, Source, read_full_fashion_mnist, read_set
 from .splits import class_split, evenly_spread, group_split
 
 # %% ../../nbs/train/30_data.ipynb #1a1e35c2
-AUGMENTATIONS = "flip", "shift"
+AUGMENTATIONS = "flip", "shift", "cutout"
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    "`x` uint8 or float32 [n, c, h, w] or [n, f]; `y` int64 [n], for regression float32; `meta` columns of length n"
+    "`x` uint8 or float32 [n, c, h, w], [n, c, times] or [n, f]; `y` int64 [n], for regression float32; `meta` columns of length n"
     x: torch.Tensor
     y: torch.Tensor
     meta: dict[str, np.ndarray]
@@ -184,7 +184,7 @@ def _own_split(x, y, rows, meta) -> Split:
 
 def _pair(name, pair, train, classes) -> Split:
     "A split that was given as (x, y), in the form of `train`"
-    x = as_inputs(pair[0], f"x of {name}")
+    x = as_inputs(pair[0], f"x of {name}", train.x.ndim == 3)
     y, _ = as_labels(pair[1], len(x), classes, f"y of {name}")
     split = _own_split(x, y, np.arange(len(x)), {"row": np.arange(len(x))})
     if split.kind == train.kind: return split
@@ -206,13 +206,14 @@ def _rows(y, classes, groups, shares, seed):
     return rows
 
 
-def from_arrays(x, y, *, groups=None, valid=0.15, test=0.15, seed=0, classes=None, batch_size=256, augment=()) -> Data:
+def from_arrays(x, y, *, groups=None, valid=0.15, test=0.15, seed=0, classes=None, batch_size=256, augment=(), series=False) -> Data:
     """Data from samples `x` and labels `y` [n].
 
-    x: images [n, h, w], [n, h, w, c] or [n, c, h, w], or features [n, f]; groups: one for each sample, kept whole;
+    x: images [n, h, w], [n, h, w, c] or [n, c, h, w], or features [n, f]; with series=True [n, channels, times];
+    groups: one for each sample, kept whole; augment: of flip, shift and cutout, those that leave the labels true;
     valid, test: a share (0: none) or a pair (x, y); classes: names in order, () for regression; seed: of the split.
     """
-    x = as_inputs(x)
+    x = as_inputs(x, series=series)
     y, classes = as_labels(y, len(x), None if classes is None else tuple(map(str, classes)))
     augment = _augment(augment, x)
     pairs = {k: v for k, v in dict(valid=valid, test=test).items() if isinstance(v, (tuple, list)) and len(v) == 2}
@@ -235,5 +236,6 @@ def _augment(names, x) -> tuple[str, ...]:
     if unknown:
         raise FastcourseError(f"There is no augmentation {', '.join(unknown)}.",
                               f"Augmentations: {', '.join(AUGMENTATIONS)}.")
-    if names and x.ndim != 4: raise FastcourseError("Features cannot be flipped or shifted.", "Leave `augment` out.")
+    if names and x.ndim == 2: raise FastcourseError("Features cannot be augmented.", "Leave `augment` out.")
+    if "flip" in names and x.ndim == 3: raise FastcourseError("A flipped series would run backwards in time.", "Leave flip out.")
     return names

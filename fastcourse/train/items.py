@@ -90,10 +90,10 @@ class Items:
             seeded(key(seed, "sampler", epoch))
             return torch.as_tensor(list(self.sampler), dtype=torch.int64)[: self.n]
 
-    def take(self, index: torch.Tensor, *, seed: int = 0, epoch: int = 0, size=None, strength=None):
+    def take(self, index: torch.Tensor, *, seed: int = 0, epoch: int = 0, size=None, strengths=None):
         "(x, y) of the samples `index`, collated, on the device; images of one tensor are resized to `size`"
-        if strength: raise FastcourseError("The samples of a loader are augmented by their own data set.",
-                                           "Leave augment out of the recipe.")
+        if strengths: raise FastcourseError("The samples of a loader are augmented by their own data set.",
+                                            "Leave augmentation out of the recipe.")
         batch = self.collate(self._samples(index.tolist(), key(seed, "item", epoch)))
         x, y = (apply(lambda t: t.to(self.device), part) for part in as_pair(batch))
         return (x if size is None else resize(x, size)), y

@@ -103,11 +103,14 @@ class Learner:
 
     def _batches_of(self, split):
         if isinstance(split, DataLoader): return Items(split, self.device)
-        return Batches(split, mean=self.data.mean, std=self.data.std, augment=self.data.augment, device=self.device)
+        return Batches(split, mean=self.data.mean, std=self.data.std, device=self.device)
 
     def plan(self, recipe: Recipe, epochs: float, *, batch_size: int | None = None) -> Plan:
         "The table of a run on the training split: nothing is trained yet"
         self._values.check(recipe)
+        if recipe.augment is not None and not self.data.augment:
+            raise FastcourseError("The data name no augmentation that leaves their labels true.",
+                                  "Take augment out of the recipe, or name what is safe: flip=, shift= or cutout=.")
         return Plan(recipe, epochs, len(self.split("train")), batch_size or self.data.batch_size, self.micro)
 
     def batches(self, plan: Plan, resume: bool = False) -> Iterator[Batch]:
@@ -124,12 +127,12 @@ class Learner:
 
     def _cut(self, plan, start, first):
         data, fit, epoch, order, (rank, world) = self.split("train"), key(self.seed, "fit", start), None, None, (self.team.rank, self.team.world)
-        draws = _draws(plan, key(fit, "draw"))
+        draws, augmented = _draws(plan, key(fit, "draw")), not {"augment", "flip", "shift", "cutout"}.isdisjoint(plan.recipe.moved())
         for row in plan.rows[first:]:
             if row.epoch != epoch: epoch, order = row.epoch, data.order(fit, row.epoch)
             sizes, index = cut(row.n, plan.micro or row.n), order[row.first : row.first + row.n]
             if world > 1: index = torch.cat([index[:0], *index.split(sizes)[rank::world]])
-            x, y = data.take(index, seed=fit, epoch=epoch, size=row.size, strength=row.augment)
+            x, y = data.take(index, seed=fit, epoch=epoch, size=row.size, strengths=augmented and row.strengths(self.data.augment))
             yield Batch(x, y, index, row, tuple(zip(draws[row.step], sizes))[rank::world], start, plan.fingerprint)
 
     def step(self, batch: Batch) -> torch.Tensor:

@@ -7,6 +7,7 @@ __all__ = ['cut', 'Row', 'Plan']
 
 # %% ../../nbs/train/65_plan.ipynb #9434546a
 import hashlib
+from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import NamedTuple
 
@@ -33,7 +34,16 @@ class Row(NamedTuple):
     lr: float
     momentum: float | None
     weight_decay: float | None
-    augment: float | None
+    augment: float | None = None
+    flip: float | None = None
+    shift: float | None = None
+    cutout: float | None = None
+
+    def strengths(self, allowed: Sequence[str]) -> dict[str, float]:
+        "What is augmented, and how strongly: `augment` holds for what is in `allowed` and has no value of its own"
+        own = (("flip", self.flip), ("shift", self.shift), ("cutout", self.cutout))
+        values = ((name, self.augment if value is None and name in allowed else value) for name, value in own)
+        return {name: value for name, value in values if value}
 
 # %% ../../nbs/train/65_plan.ipynb #79d5797c
 class Plan:
@@ -60,10 +70,9 @@ class Plan:
         places = list(places)
         seen = [epoch * self.n + first for epoch, first, _ in places]
         grid = [s / (seen[-1] or 1) for s in seen]
-        lr, momentum, decay, augment = (
-            values_on(getattr(self.recipe, name), grid, name) or [None] * len(grid) for name in ("lr", "momentum", "weight_decay", "augment"))
+        curves = (values_on(getattr(self.recipe, name), grid, name) or [None] * len(grid) for name in Row._fields[5:])
         sizes = [self._size(s / self.samples) for s in seen]
-        return [Row(k, *place, *values) for k, (place, *values) in enumerate(zip(places, sizes, lr, momentum, decay, augment))]
+        return [Row(k, *place, *values) for k, (place, *values) in enumerate(zip(places, sizes, *curves))]
 
     def _size(self, p) -> int | None:
         if self.recipe.size is None: return None

@@ -7,7 +7,6 @@ __all__ = ['Values']
 
 # %% ../../nbs/train/80_values.ipynb #cb227aef
 import inspect
-from contextlib import contextmanager
 
 from torch.optim import Optimizer
 
@@ -48,15 +47,17 @@ class Values:
                 raise FastcourseError(f"{name} has no weight decay.",
                                       "Leave weight_decay out of the recipe, or take AdamW.")
 
-    @contextmanager
-    def of(self, row: Row):
-        groups = self.optimizer.param_groups
-        own = [dict(group) for group in groups]
-        try:
-            for group, lr, decay in zip(groups, self.lr, self.weight_decay):
-                group["lr"] = row.lr * lr
-                if row.weight_decay is not None: group["weight_decay"] = row.weight_decay * decay
-                if row.momentum is not None: group.update(_momentum(group, row.momentum))
-            yield
-        finally:
-            for group, values in zip(groups, own): group.update(values)
+    def of(self, row: Row) -> "Values":
+        self.row = row
+        return self
+
+    def __enter__(self):
+        groups, row = self.optimizer.param_groups, self.row
+        self.own = [dict(group) for group in groups]
+        for group, lr, decay in zip(groups, self.lr, self.weight_decay):
+            group["lr"] = row.lr * lr
+            if row.weight_decay is not None: group["weight_decay"] = row.weight_decay * decay
+            if row.momentum is not None: group.update(_momentum(group, row.momentum))
+
+    def __exit__(self, *_):
+        for group, values in zip(self.optimizer.param_groups, self.own): group.update(values)
