@@ -13,7 +13,7 @@ _HOME = {
     "train.folder": "from_folder",
     "train.batches": "Batches",
     "train.items": "Loaders",
-    "train.models": "convnet",
+    "train.models": "convnet resnet_small",
     "train.metrics": "accuracy at_threshold auc confusion missed_per_1000 recall_at roc threshold_at",
     "train.interval": "interval",
     "train.returns": "deflated_sharpe drawdown expected_best profit sharpe",
