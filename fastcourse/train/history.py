@@ -52,8 +52,10 @@ class History:
         return pandas.DataFrame(self.epochs)
 
     def plot(self):
-        "The loss of each step, and smoothed"
-        return plot.lines({"each step": self.losses, "smoothed": plot.smooth(self.losses)}, xlabel="optimizer step", ylabel="training loss")
+        "The loss of each step, smoothed, and on the validation split, over the learning rate"
+        last = {row.epoch + 1: row.step for row in self.plan.rows}
+        valid = [(last[row["epoch"]], row["valid_loss"]) for row in self.epochs if "valid_loss" in row]
+        return plot.training(self.losses, [row.lr for row in self.plan.rows], valid)
 
     def __repr__(self):
         last = ", ".join(f"{k} {v:.4g}" for k, v in (self.epochs[-1] if self.epochs else {}).items())
