@@ -234,6 +234,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'fastcourse.course.gates.gates': ('course/gates.html#gates', 'fastcourse/course/gates.py'),
                                          'fastcourse.course.gates.lesson_gates': ( 'course/gates.html#lesson_gates',
                                                                                    'fastcourse/course/gates.py'),
+                                         'fastcourse.course.gates.profiles_of': ( 'course/gates.html#profiles_of',
+                                                                                  'fastcourse/course/gates.py'),
                                          'fastcourse.course.gates.report': ('course/gates.html#report', 'fastcourse/course/gates.py'),
                                          'fastcourse.course.gates.survivors_text': ( 'course/gates.html#survivors_text',
                                                                                      'fastcourse/course/gates.py')},

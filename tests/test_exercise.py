@@ -21,7 +21,8 @@ import pytest
 
 from fastcourse.course import attempts, card
 from fastcourse.course.attempts import digest
-from fastcourse.course.exercise import check_module, exercises, from_module, gates, progress
+from fastcourse.course.exercise import check_module, exercises, from_module, progress
+from fastcourse.course.gates import gates, report
 from fastcourse.course.judge import Exercise, judge
 from fastcourse.settings import FastcourseError
 
@@ -55,7 +56,8 @@ def all_three(got, x): return np.allclose(got, 3)
 
 X = np.array([5., 7., 9.])
 GIVEN = dict(minutes=5, points=3, cases=[(X,), ([4., 4.],)], accept=[all_two, as_many], diagnose={all_three: "These are threes."},
-             wrong={"threes": (lambda x: np.full(len(x), 3.), "threes")}, hints=["Look at `np.full`.", "Use it."])
+             wrong={"threes": (lambda x: np.full(len(x), 3.), "threes"), "one two": (lambda x: 2., "single value"), "none": (lambda x: None, "return")},
+             right={"a list": lambda x: [2.] * len(x)}, hints=["Look at `np.full`.", "Use it."])
 TWOS = Exercise("twos", **GIVEN)
 CARELESS = Exercise("twos", **GIVEN | dict(accept=[nowhere_off]))
 
@@ -480,6 +482,9 @@ def test_a_picture_comes_with_an_answer_that_is_not_right_yet():
     assert not shown(lambda *a: Drawing(), twos).picture and not shown(lambda *a: Drawing(), lambda x: 1 / 0).picture and not shown(lambda *a: None).picture
 
 
+class Silent(Drawing): alt = " "
+
+
 class Broken(Drawing):
     def png(self): raise RuntimeError("no")
 
@@ -723,7 +728,7 @@ def test_homework_is_checked_by_name(packaged):
     assert [v.outcome for v in check_module("lr_finding", homework)] == ["passed", "not attempted"]
 
 
-@pytest.mark.parametrize("changed", [dict(cases=[]), dict(accept=[]), dict(cases=[5]), dict(accept=[lambda got, x: True]), dict(profile="knitting")])
+@pytest.mark.parametrize("changed", [dict(right={"a": 3}), dict(wrong={"a": twos}), dict(choices="too high"), dict(cases=[]), dict(accept=[]), dict(cases=[5]), dict(accept=[lambda got, x: True]), dict(profile="knitting")])
 def test_a_declaration_that_cannot_work_is_refused(changed):
     with pytest.raises(FastcourseError, match="'twos'"): Exercise("twos", **GIVEN | changed)
 
@@ -741,6 +746,13 @@ def anything(got, x):
     ({}, twos, None),
     ({}, lambda x: 3. * np.ones(len(x)), "the reference does not pass"),
     (dict(wrong={"fine": (twos, "x")}), twos, "the wrong answer 'fine' passes"),
+    (dict(wrong={"fine": (twos, "x")}), twos, "of at least 3 wrong answers, 1 is declared"),
+    (dict(right={}), twos, "a second right answer, written independently, is missing"),
+    (dict(right={"a list": lambda x: [3.] * len(x)}), twos, "the right answer 'a list' does not pass: These are threes."),
+    (dict(right={"copy": lambda values: np.full(len(values), 2.0)}), twos, "the right answer 'copy' is a copy of another"),
+    (dict(picture=lambda got, wanted, x: got / wanted / 0 and 1 / 0), twos, "the picture fails for the wrong answer 'threes': "),
+    (dict(picture=lambda *a: Silent()), twos, "the picture for the wrong answer 'threes' says nothing in words"),
+    (dict(picture=lambda *a: Drawing()), twos, None),
     (dict(wrong={"odd": (answer(3), "fours")}), twos, "without 'fours'"),
     (dict(hints=[]), twos, "there is no hint"),
     (dict(accept=[anything], wrong={}), lambda x: None, "returning None passes"),
@@ -754,6 +766,13 @@ def test_each_gate_closes(changed, reference, problem):
 
 def test_gates_look_at_every_profile():
     assert "no hint" in gates(from_module(lesson(Exercise("twos", **GIVEN | dict(profile="trading", hints=[]))), profile="radiology"))[0]
+
+
+def test_a_report_counts_what_is_as_it_should_be():
+    e = Exercise("twos", **GIVEN | dict(right={"a list": GIVEN["right"]["a list"], "off": answer(3)}, wrong=GIVEN["wrong"] | {"fine": (twos, "x")}))
+    found = report(from_module(lesson(e)).twos)
+    assert (found.right, found.wrong, len(found.problems)) == ((2, 3), (3, 4), 2)
+    assert (found.mutants.tried, found.mutants.killed) == (4, 4)  # 1.0, 3.0, the arguments' order, no return
 
 
 # cards

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['BEGIN', 'END', 'read_notebook', 'notebook_text', 'directives', 'BuildError', 'strip_solutions', 'leaks',
-           'student_version', 'students_of', 'write_students', 'stale', 'readme_text', 'find_source', 'build',
-           'check_build']
+           'student_version', 'version', 'solution_lines', 'students_of', 'write_students', 'stale', 'readme_text',
+           'find_source', 'build', 'check_build']
 
 # %% ../../nbs/course/20_build.ipynb #098199d1
 import ast
@@ -102,27 +102,31 @@ def leaks(solutions: list[str], notebook: dict) -> list[str]:
 # %% ../../nbs/course/20_build.ipynb #ac7c9077
 def student_version(source: dict) -> dict:
     "The student's notebook made from a lesson's source notebook"
-    notebook, solutions = copy.deepcopy(source), []
-    notebook["cells"] = [cell for cell in notebook["cells"] if not directives(cell) & {"teacher", "hidden"}]
-    for number, cell in enumerate(notebook["cells"], 1):
-        if nearly_a_part(cell):
-            raise BuildError(f"Cell {number}: this heading is not quite that of a profile's part.", "Write `## Radiology: ...` or `## Trading: ...`.")
-        if cell["cell_type"] != "code": continue
-        cell |= {"outputs": [], "execution_count": None}
-        try: solutions += _strip(cell)
-        except BuildError as e: raise BuildError(f"Cell {number}: {e.what}", e.next) from None
-    _flatten(notebook)
-    if left := leaks(solutions, notebook):
+    notebook = version(source, strip_solutions)
+    if left := leaks(solution_lines(source), notebook):
         raise BuildError(f"A line of a solution is still in the student's notebook: {left[0]}",
                          "Reword the cell it stands in, or mark it #| teacher.")
     return notebook
 
 
-def _strip(cell: dict) -> list[str]:
-    "Takes the solutions out of a cell; their lines"
-    source, lines = cell["source"], cell["source"].splitlines()
-    cell["source"] = strip_solutions(source)
-    return [line for first, last in _solutions(source) for line in lines[first + 1:last]]
+def version(source: dict, change) -> dict:
+    "The lesson without the teacher's cells, and the text of each code cell as `change` makes it"
+    notebook = copy.deepcopy(source)
+    notebook["cells"] = [cell for cell in notebook["cells"] if not directives(cell) & {"teacher", "hidden"}]
+    for number, cell in enumerate(notebook["cells"], 1):
+        if nearly_a_part(cell):
+            raise BuildError(f"Cell {number}: this heading is not quite that of a profile's part.", "Write `## Radiology: ...` or `## Trading: ...`.")
+        if cell["cell_type"] != "code": continue
+        try: cell |= {"outputs": [], "execution_count": None, "source": change(cell["source"])}
+        except BuildError as e: raise BuildError(f"Cell {number}: {e.what}", e.next) from None
+    _flatten(notebook)
+    return notebook
+
+
+def solution_lines(source: dict) -> list[str]:
+    "All lines between solution markers in the cells that students get"
+    texts = [cell["source"] for cell in source["cells"] if cell["cell_type"] == "code" and not directives(cell) & {"teacher", "hidden"}]
+    return [line for text in texts for first, last in _solutions(text) for line in text.splitlines()[first + 1:last]]
 
 
 def _flatten(notebook: dict):
