@@ -10,6 +10,7 @@ _HOME = {
     "train.data": "Data beans chest_xray fashion_mnist from_arrays load spoken_digits",
     "train.markets": "energy_daily fx_daily",
     "train.series": "persistence series_task walk_forward",
+    "train.splits": "group_split time_split",
     "train.folder": "from_folder",
     "train.batches": "Batches",
     "train.items": "Loaders",

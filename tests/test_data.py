@@ -22,7 +22,7 @@ from fastcourse.train import cards, sets
 from fastcourse.train.cards import DataError, card_of, catalogue, data_file, verify
 from fastcourse.train.data import beans, chest_xray, fashion_mnist, from_arrays, load, spoken_digits
 from fastcourse.train.resize import resize
-from fastcourse.train.splits import class_split, group_split
+from fastcourse.train.splits import class_split, group_split, time_split
 
 torch.set_num_threads(2)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -595,3 +595,29 @@ def test_a_class_that_no_training_group_has():
     y = [0] * 36 + [1] * 4
     with pytest.raises(FastcourseError, match="left for training"): from_arrays(GREY, y,
     groups=["p"] * 9 + ["q"] * 9 + ["r"] * 18 + ["s"] * 4, valid=0.9, test=0.02)
+
+
+@given(st.lists(st.integers(0, 12), min_size=3, max_size=60), st.sampled_from([(0.7, 0.15, 0.15), (0.5, 0.5, 0), (0, 0.1, 0.9), (0.2, 0, 0.8)]))
+def test_a_time_split_keeps_time(days, shares):
+    "Every sample in one split, no date in two, each split later than the one before, none that is wanted empty, each cut at the nearest date"
+    wanted = [i for i, share in enumerate(shares) if share]
+    dates = np.datetime64("2020-01-01") + np.array(days)
+    if len(set(days)) < len(wanted):
+        with pytest.raises(FastcourseError, match="cannot fill"): time_split(dates, shares)
+        return
+    parts = time_split(dates, shares)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(days))) and all(len(parts[i]) > 0 for i in wanted)
+    held = [dates[parts[i]] for i in wanted]
+    assert all(a.max() < b.min() for a, b in zip(held, held[1:]))
+    if len(wanted) == 2:
+        ends, share = np.sort(np.unique(dates))[:-1], shares[wanted[0]] * len(days)
+        assert abs(len(held[0]) - share) == min(abs((dates <= end).sum() - share) for end in ends)
+
+
+def test_arrays_with_dates():
+    dates = pd.date_range("2024-01-01", periods=40)[::-1]                         # the newest first
+    own = from_arrays(GREY, Y, dates=dates, valid=0.2, test=0.2)
+    assert own.test.meta["row"].tolist() == list(range(8)) and own.train.meta["row"].tolist() == list(range(16, 40))
+    assert own.train.meta["date"].max() < own.valid.meta["date"].min() < own.test.meta["date"].min()
+    with pytest.raises(FastcourseError, match="dates has 39"): from_arrays(GREY, Y, dates=dates[1:])
+    with pytest.raises(FastcourseError, match="early sample"): from_arrays(GREY, np.arange(40) < 8, dates=dates)

@@ -247,3 +247,42 @@ def test_a_missing_path_and_two_sources_of_groups(folder):
     with pytest.raises(FastcourseError, match="not a path"): from_folder(None, 8)
     listed = write_list(folder, [("file", "label", "group"), ("a/00.png", "a", "p"), ("b/01.png", "b", "q")])
     with pytest.raises(FastcourseError, match="group_of too"): from_folder(listed, 8, group_of=lambda f: f.stem)
+
+
+# ---- a list with patients and dates
+
+
+DAYS = [f"2024-03-{1 + i // 4:02}" for i in range(40)]      # four films a day, on ten days
+
+
+def write_list(folder, days=DAYS, patients=None):
+    patients = patients or [f"p{i // 4}" for i in range(40)]
+    lines = [f"{'ab'[i % 2]}/{i:02}.png,{'ab'[i % 2]},{days[i]},{patients[i]}" for i in range(40)]
+    (folder / "list.csv").write_text("\n".join(["file,label,taken,patient", *lines]))
+    return folder / "list.csv"
+
+
+def test_a_column_of_dates_splits_by_time(folder):
+    "Of ten days the first six, the next two, the last two"
+    data = from_folder(write_list(folder), 8, date_of="taken", valid=0.2, test=0.2)
+    assert {name: sorted(set(s.meta["taken"])) for name, s in data.splits.items()} == {
+        "train": DAYS[0:24:4], "valid": DAYS[24:32:4], "test": DAYS[32:40:4]}
+    assert all(sorted(number_of(s)) == list(range(*span)) for s, span in zip(data.splits.values(), [(0, 24), (24, 32), (32, 40)]))
+
+
+def test_a_column_of_patients_keeps_them_whole(folder):
+    data = from_folder(write_list(folder), 8, group_of="patient", valid=0.2, test=0.2)
+    assert data.meta.groupby("patient")["split"].nunique().max() == 1 and [len(s) for s in data.splits.values()] == [24, 8, 8]
+
+
+@pytest.mark.parametrize("make, words", [
+    (lambda f: from_folder(write_list(f), 8, date_of="day"), "no column 'day'. Columns: taken, patient"),
+    (lambda f: from_folder(f, 8, date_of="day"), "no column 'day'. Columns: none"),
+    (lambda f: from_folder(write_list(f, ["soon"] * 40), 8, date_of="taken"), "cannot be read as dates"),
+    (lambda f: from_folder(write_list(f, ["2024-01-01"] * 40), 8, date_of="taken"), "1 dates cannot fill 3 splits"),
+    (lambda f: from_folder(write_list(f, [""] + DAYS[1:]), 8, date_of="taken"), "1 samples have no date"),
+    (lambda f: from_folder(write_list(f, patients=["p0"] * 40), 8, group_of="patient", date_of="taken"), "both sides of a date"),
+    (lambda f: from_folder(f, 8, date_of=lambda file: file.nothing), "date_of fails for a/00.png"),
+])
+def test_lists_that_cannot_be_split_are_refused(folder, make, words):
+    with pytest.raises(FastcourseError, match=words): make(folder)

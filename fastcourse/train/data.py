@@ -18,7 +18,7 @@ from .arrays import as_inputs, as_labels
 from .cards import Card, card_of
 from .resize import resize
 from .sets import SPLITS, Source, read_full_fashion_mnist, read_set
-from .splits import class_split, evenly_spread, group_split
+from .splits import class_split, evenly_spread, group_split, time_split
 
 # %% ../../nbs/train/30_data.ipynb #1a1e35c2
 AUGMENTATIONS = "flip", "shift", "cutout"
@@ -191,26 +191,36 @@ def _pair(name, pair, train, classes) -> Split:
     raise FastcourseError(f"A sample of {name} is {split.kind}, one of train {train.kind}.", "Bring both to one form.")
 
 
-def _rows(y, classes, groups, shares, seed):
+def _rows(y, classes, groups, dates, shares, seed):
     "The rows of train, valid and test"
     if not classes: y = np.zeros(len(y), dtype=np.int64)
-    if groups is None: return class_split(y, shares, seed)
-    if len(groups) != len(y):
-        raise FastcourseError(f"groups has {len(groups):,} entries, but there are {len(y):,} samples.",
-                              "Give one group for each sample.")
-    rows = group_split(groups, shares, seed, y)
+    if groups is None and dates is None: return class_split(y, shares, seed)
+    for name, column in dict(groups=groups, dates=dates).items():
+        if column is not None and len(column) != len(y):
+            raise FastcourseError(f"{name} has {len(column):,} entries, but there are {len(y):,} samples.",
+                                  "Give one for each sample.")
+    rows = group_split(groups, shares, seed, y) if dates is None else time_split(dates, shares)
+    if groups is not None and dates is not None: _check_apart(np.asarray(groups), rows)
     lacking = set(y.tolist()) - set(y[rows[0]].tolist())
     if lacking:
-        raise FastcourseError(f"No group with the class {classes[min(lacking)]!r} is left for training.",
-                              "Give more groups, smaller shares, or another seed.")
+        raise FastcourseError(f"No {'group with' if dates is None else 'early sample of'} the class {classes[min(lacking)]!r} is left for training.",
+                              "Give more groups, smaller shares, or another seed." if dates is None else "Split by groups instead, or leave the class out.")
     return rows
 
 
-def from_arrays(x, y, *, groups=None, valid=0.15, test=0.15, seed=0, classes=None, batch_size=256, augment=(), series=False) -> Data:
+def _check_apart(groups, rows):
+    homes = Counter(group for part in rows for group in set(groups[part].tolist()))
+    torn = [group for group, n in homes.items() if n > 1]
+    if torn:
+        raise FastcourseError(f"{len(torn):,} groups have samples on both sides of a date that divides the splits, among them {torn[0]!r}.",
+                              "Leave those samples out, or split by groups or by dates alone.")
+
+
+def from_arrays(x, y, *, groups=None, dates=None, valid=0.15, test=0.15, seed=0, classes=None, batch_size=256, augment=(), series=False) -> Data:
     """Data from samples `x` and labels `y` [n].
 
     x: images [n, h, w], [n, h, w, c] or [n, c, h, w], or features [n, f]; with series=True [n, channels, times];
-    groups: one for each sample, kept whole; augment: of flip, shift and cutout, those that leave the labels true;
+    groups: one for each sample, kept whole; dates: one for each sample, the newest are the test; augment: of flip, shift and cutout, those that leave the labels true;
     valid, test: a share (0: none) or a pair (x, y); classes: names in order, () for regression; seed: of the split.
     """
     x = as_inputs(x, series=series)
@@ -223,8 +233,8 @@ def from_arrays(x, y, *, groups=None, valid=0.15, test=0.15, seed=0, classes=Non
         raise FastcourseError(f"valid={valid} and test={test} leave nothing to train on.",
                               "Give shares that sum to less than 1.")
     _check_counts(y, classes, shares)
-    meta = {"row": np.arange(len(x))} | ({} if groups is None else {"group": np.asarray(groups)})
-    rows = _rows(y, classes, groups, shares, seed)
+    meta = {"row": np.arange(len(x))} | {k: np.asarray(v) for k, v in dict(group=groups, date=dates).items() if v is not None}
+    rows = _rows(y, classes, groups, dates, shares, seed)
     train, *held = [_own_split(x, y, r, meta) if len(r) else None for r in rows]
     held = [_pair(k, pairs[k], train, classes) if k in pairs else part for k, part in zip(("valid", "test"), held)]
     return Data(train, *held, classes, None, _batch_size(batch_size), *_mean_std(train.x), augment)

@@ -101,19 +101,26 @@ def _check_depth(files, images):
                           "their grey levels do not compare.", "Convert all to one depth first.")
 
 # %% ../../nbs/train/32_folder.ipynb #c60478de
-def _groups(listing, group_of):
-    "One group for each file, or None; `group_of` takes the path below the folder"
-    if group_of is None: return listing.columns.get("group")
-    if "group" in listing.columns:
-        raise FastcourseError("There is a column group, and a function group_of too.", "Leave one of them out.")
+def _of_each(listing, of, name):
+    "One entry for each file: from a function of the path below the folder, or from the column with this name"
+    if isinstance(of, str):
+        if of in listing.columns: return listing.columns[of]
+        raise FastcourseError(f"There is no column {of!r}.", f"Columns: {', '.join(listing.columns) or 'none'}.")
     def one(file):
-        try: return group_of(Path(file))
+        try: return of(Path(file))
         except Exception as e:
-            raise FastcourseError(f"group_of fails for {file}: {type(e).__name__}, {e}.",
-                                  "It gets a pathlib.Path below the folder, and returns a name or a number.") from e
-    groups = np.empty(len(listing.files), dtype=object)
-    groups[:] = [one(file) for file in listing.files]
-    return groups
+            raise FastcourseError(f"{name} fails for {file}: {type(e).__name__}, {e}.",
+                                  "It gets a pathlib.Path below the folder, and returns a name, a number or a date.") from e
+    found = np.empty(len(listing.files), dtype=object)
+    found[:] = [one(file) for file in listing.files]
+    return found
+
+
+def _groups(listing, group_of):
+    if group_of is None: return listing.columns.get("group")
+    if "group" in listing.columns and callable(group_of):
+        raise FastcourseError("There is a column group, and a function group_of too.", "Leave one of them out.")
+    return _of_each(listing, group_of, "group_of")
 
 
 def _labels(listing, classes):
@@ -151,24 +158,26 @@ def _check_options(channels, **shares):
                                   "Give a share, and name splits by folders or by a column split.")
 
 
-def from_folder(path, size, *, group_of=None, channels=None, valid=0.15, test=0.15, seed=0, classes=None,
+def from_folder(path, size, *, group_of=None, date_of=None, channels=None, valid=0.15, test=0.15, seed=0, classes=None,
                 batch_size=256, augment=()) -> Data:
     """Data from image files: `path` holds a folder for each class, or is a CSV with the columns file and label.
 
-    size: pixels or (h, w), to which every image is brought; group_of: a function of the path below the folder that
-    gives the patient (a CSV may have a column group); channels: 1 or 3. Folders train, valid, test above the classes or
+    size: pixels or (h, w), to which every image is brought; group_of: what gives the patient, a function of the path below
+    the folder or the name of a column (default: a column group, if there is one); date_of: likewise, for a split by time;
+    channels: 1 or 3. Folders train, valid, test above the classes or
     a column split are kept, and what they lack is drawn as from_arrays does. `report` of the result lists files that
     could not be read; the other options are those of from_arrays.
     """
     _check_options(channels, valid=valid, test=test)
     size, listing = height_width(size), list_images(path)
-    groups = _groups(listing, group_of)
+    groups, dates = _groups(listing, group_of), None if date_of is None else _of_each(listing, date_of, "date_of")
     y, classes = _labels(listing, None if classes is None else tuple(map(str, classes)))
     x, rows, report = _read_all(listing, size, channels)
     if classes: _check_kept(y, rows)
     if bad := len(report.unreadable): print(f"{bad:,} of {len(y):,} images could not be read; `report` lists them.")
-    columns = {"file": np.array(listing.files)} | listing.columns | ({} if groups is None else {"group": groups})
-    options = dict(valid=valid, test=test, seed=seed, classes=classes, batch_size=batch_size, augment=augment)
+    columns = {"file": np.array(listing.files)} | listing.columns | {k: v for k, v in dict(group=groups, date=dates).items() if v is not None}
+    options = dict(valid=valid, test=test, seed=seed, classes=classes, batch_size=batch_size, augment=augment,
+                   dates=None if dates is None else dates[rows])
     return replace(_divide(x, y[rows], {k: v[rows] for k, v in columns.items()}, options), report=report)
 
 # %% ../../nbs/train/32_folder.ipynb #d3166f12
@@ -181,7 +190,7 @@ def _check_train(y, of, classes):
 
 def _divide(x, y, columns, options) -> Data:
     "from_arrays of the training images, with the splits that are given, and the columns in each split's meta"
-    groups, split = columns.get("group"), columns.pop("split", None)
+    groups, dates, split = columns.get("group"), options.pop("dates"), columns.pop("split", None)
     of = {"train": np.arange(len(y))}
     if split is not None:
         if groups is not None: _check_apart(groups, split)
@@ -189,7 +198,8 @@ def _divide(x, y, columns, options) -> Data:
         _check_train(y, of, options["classes"])
     own = of["train"]
     given = {name: (x[rows], y[rows]) for name, rows in of.items() if name != "train"}
-    data = from_arrays(x[own], y[own], groups=None if groups is None else groups[own], **options | given)
+    keys = {k: None if v is None else v[own] for k, v in dict(groups=groups, dates=dates).items()}
+    data = from_arrays(x[own], y[own], **keys, **options | given)
     def named(name, part):
         rows = of.get(name, own)[part.meta["row"]]
         return replace(part, meta={k: column[rows] for k, column in columns.items()})

@@ -16,6 +16,7 @@ import pandas as pd
 from ..settings import FastcourseError
 from .data import Data, from_arrays
 from .metrics import auc
+from .splits import as_dates
 
 # %% ../../nbs/train/53_series.ipynb #e0523675
 def _whole(name, value, least) -> int:
@@ -26,16 +27,6 @@ def _whole(name, value, least) -> int:
     return number
 
 
-def _dates(dates) -> pd.DatetimeIndex:
-    try: index = pd.DatetimeIndex(dates)
-    except (TypeError, ValueError):
-        raise FastcourseError("The dates cannot be read as dates.",
-                              "Give one a sample, such as a table's index or ['2017-11-30', '2017-12-01'].") from None
-    if not index.hasnans: return index
-    raise FastcourseError(f"{index.isna().sum():,} samples have no date, the first is sample {index.isna().argmax()}.",
-                          "Leave those samples out.")
-
-
 def walk_forward(dates, folds: int, embargo: int, horizon: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
     """(train rows, test rows) of each fold, in order of time; training grows, each later date is tested once.
 
@@ -43,7 +34,7 @@ def walk_forward(dates, folds: int, embargo: int, horizon: int = 0) -> list[tupl
     test row; a row's target ends `horizon` rows after it.
     """
     folds, embargo, horizon = _whole("folds", folds, 1), _whole("embargo", embargo, 0), _whole("horizon", horizon, 0)
-    distinct, place = np.unique(_dates(dates), return_inverse=True)
+    distinct, place = np.unique(as_dates(dates), return_inverse=True)
     edges = np.arange(folds + 2) * len(distinct) // (folds + 1)
     if edges[1] <= embargo + horizon:
         block = f"{len(distinct):,} dates in {folds + 1} blocks leave {edges[1]:,} for the first training"
@@ -82,7 +73,7 @@ def _series(df, column, drop) -> pd.Series:
                               "Give a pandas table with a DatetimeIndex, such as fx_daily().")
     if list(df.columns).count(column) != 1:
         raise FastcourseError(f"There is not one column {column!r}.", f"Columns: {', '.join(map(str, df.columns))}.")
-    if _dates(df.index).tz is not None:
+    if as_dates(df.index).tz is not None:
         raise FastcourseError(f"The dates are in the time zone {df.index.tz}.", "Take it off: df.tz_localize(None).")
     late = ~(np.diff(df.index.values) > np.timedelta64(0))
     if late.any():
