@@ -127,6 +127,22 @@ def test_a_lesson_that_fails_is_saved_up_to_there(course, cell, words):
 
 
 @pytest.mark.slow
+def test_in_a_kernel_a_check_ends_whatever_the_function_does(course):
+    functions = {"loops": "while True: pass", "swallows": "while True:\n        try: time.sleep(9)\n        except BaseException: pass",
+                 "asks": "return input('? ')", "talks": "print('line\\n' * 10**5)", "draws": "import matplotlib.pyplot as plt; plt.plot([1, 2]); return [1.]"}
+    cells = [f"def lr_range(a, b, n):\n    {body}\nex.lr_range.check(lr_range, limit=1)" for body in functions.values()]
+    write_notebook(course.lessons / "01_lr_finding.ipynb", "import time\nfrom fastcourse import exercises\nex = exercises(1)\n%matplotlib inline", *cells, "'the end'")
+    done = fastcourse("run", "1", cwd=course.folder)
+    assert done.returncode == 0, done
+    outputs = [c["outputs"] for c in json.loads((course.folder / "executed" / "01_lr_finding.ipynb").read_text())["cells"]]
+    said = dict(zip(functions, map(json.dumps, outputs[1:]), strict=False))
+    assert "never ends" in said["loops"] and "never ends" in said["swallows"] and "Take the value as an argument" in said["asks"]
+    assert "more lines, which a check does not show" in said["talks"] and len(said["talks"]) < 12_000
+    assert "image/png" not in said["draws"], "figures that the function opened are not shown, one for each input"
+    assert "the end" in json.dumps(outputs[-1])
+
+
+@pytest.mark.slow
 def test_ctrl_c_stops_a_lesson_and_its_kernel(course, tmp_path):
     alive = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(60)"
     write_notebook(course.lessons / "01_lr_finding.ipynb", alive)

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -545,7 +546,8 @@ def test_a_judgement_in_another_form(answer, words):
 
 
 def test_a_judgement_says_how_much_of_it_is_right():
-    assert dict(judge(WHICH, which, lambda: which() | dict(C="rate-too-high")).rows)["right for"] == "3 of 4 requirements"
+    assert dict(judge(WHICH, which, lambda: which() | dict(C="rate-too-high")).rows)["fulfilled"] == "3 of 4 requirements"
+    assert judge(WHICH, which, which).message == "Right." and "inputs" not in str(judge(WHICH, which, lambda: which() | dict(C="hm")))
     assert judge(WHICH, which, lambda x: which()).outcome == "raised"
 
 
@@ -654,6 +656,31 @@ def test_many_writers_lose_nothing(workspace):
     assert sorted(row["i"] for row in rows(workspace)) == list(range(800))
 
 
+def test_two_notebooks_at_once_lose_nothing(workspace):
+    code = f"from fastcourse.course.attempts import keep\nfor i in range(300): assert keep(dict(i=i, me={{}}, filler='x' * i)) == ''"
+    both = [subprocess.Popen([sys.executable, "-c", code.format(me)], cwd=workspace) for me in (1, 2)]
+    assert [p.wait() for p in both] == [0, 0]
+    assert sorted((row["me"], row["i"]) for row in rows(workspace)) == [(me, i) for me in (1, 2) for i in range(300)]
+
+
+def test_lines_of_an_older_and_a_newer_version_count_as_far_as_they_are_understood(workspace):
+    whole = dict(lesson="made_up", exercise="twos", status="not yet", points=0, of=3, code="1" * 12)
+    lines = [whole, whole | dict(code="2" * 12, colour="blue", version=9), whole | dict(code="3" * 12, status="peer review"), whole | dict(exercise="gone"),
+             {k: v for k, v in whole.items() if k != "of"} | dict(code="4" * 12), whole | dict(status="hint", depth=2)]
+    file = workspace / ".fastcourse" / "attempts.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    task = from_module(lesson()).twos
+    assert task.state() == ("not yet", 0, 3, 1), "three different attempts: a status that nobody here knows is none; a key that nobody knows does no harm"
+    task.check(twos)
+    assert rows(workspace)[:6] == lines and task.state().status == "passed", "nothing that was there is written again or lost"
+
+
+def test_points_never_exceed_what_an_exercise_is_worth_now(workspace):
+    old = dict(lesson="made_up", exercise="twos", status="passed", points=10, of=10, code="1" * 12)
+    (workspace / ".fastcourse" / "attempts.jsonl").write_text(json.dumps(old) + "\n")
+    assert from_module(lesson()).twos.state().points == 3
+
+
 def test_what_cannot_be_saved_counts_for_the_session_and_is_said(workspace):
     (workspace / ".fastcourse" / "attempts.jsonl").mkdir()
     task = from_module(lesson()).twos
@@ -726,6 +753,15 @@ def test_homework_is_checked_by_name(packaged):
     assert "no function `twos` in lr_finding" in str(check_module(1, homework)[0])
     homework.twos, homework.radio = twos, 5
     assert [v.outcome for v in check_module("lr_finding", homework)] == ["passed", "not attempted"]
+
+
+def test_a_missing_function_of_a_profile_s_part_says_where_it_is_and_other_profiles_are_not_asked(packaged, workspace):
+    homework = types.ModuleType("lr_finding")
+    homework.twos = twos
+    assert [v.exercise for v in check_module(1, homework)] == ["twos"], "this folder's profile is trading"
+    (workspace / "settings.ini").write_text("[fastcourse]\nprofile = radiology\n")
+    assert [v.outcome for v in check_module(1, homework)] == ["passed", "not attempted"]
+    assert "part for radiology: `fastcourse start`" in check_module(1, homework)[1].message
 
 
 @pytest.mark.parametrize("changed", [dict(right={"a": 3}), dict(wrong={"a": twos}), dict(choices="too high"), dict(cases=[]), dict(accept=[]), dict(cases=[5]), dict(accept=[lambda got, x: True]), dict(profile="knitting")])

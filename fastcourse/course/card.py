@@ -94,7 +94,7 @@ def _as_text(card: Card) -> str:
 # %% ../../nbs/course/02_card.ipynb #348959ec
 _SIGNS = {"passed": ("✓", "success", "#2e9e4f"), "not yet": ("○", "warn", "#d98200"), "not attempted": ("–", "border", "#8a8a8a"),
           "raised": ("✗", "error", "#d9463c"), "checker failed": ("?", "info", "#2b8cd0"), "hint": ("→", "brand", "#2b8cd0")}
-_PROSE = "asked", "right for"
+_PROSE = "asked", "right for", "fulfilled"
 _QUIET = "color:var(--jp-content-font-color2,inherit)"
 _MONO = "font-family:var(--jp-code-font-family,monospace);font-size:.93em;overflow-wrap:anywhere;white-space:pre-wrap"
 _FRAME = ("border:1px solid var(--jp-border-color2,#8886);border-left:5px solid {color};border-radius:4px;padding:.7em 1.1em;margin:.3em 0;"

@@ -156,6 +156,7 @@ def check_module(lesson, module: ModuleType) -> list[Verdict]:
     "The verdicts on a student's module; `lesson` is a name, a number or an `Exercises`"
     def check(b):
         if hasattr(module, b.exercise.id): return b.check(getattr(module, b.exercise.id))
-        missing = Finding("not attempted", f"There is no function `{b.exercise.id}` in {module.__name__}.")
+        part = f" It belongs to the part for {b.exercise.profile}: `fastcourse start` brings the notebook with it." if b.exercise.profile else ""
+        missing = Finding("not attempted", f"There is no function `{b.exercise.id}` in {module.__name__}.{part}")
         return verdict_from(b.exercise, b.reference, [missing])
     return [check(b) for b in (lesson if isinstance(lesson, Exercises) else exercises(lesson))]

@@ -191,9 +191,9 @@ def _picture(exercise, finding, limit: float = 5.0) -> tuple:
 
 def verdict_from(exercise, reference, found) -> Verdict:
     problems, n = [x for x in found if x], len(exercise.cases)
-    worst = min(problems, key=lambda x: (_SEVERITY.index(x.outcome), x.rank), default=Finding("passed", f"Right for {n} of {n} inputs."))
+    worst = min(problems, key=lambda x: (_SEVERITY.index(x.outcome), x.rank), default=Finding("passed", "Right." if exercise.cases == [()] else f"Right for {n} of {n} inputs."))
     rows = worst.rows
-    if problems and rows: rows = (("asked", _asked(exercise, reference)), *rows, ("right for", _share(exercise, worst, found.count(None))))
+    if problems and rows: rows = ("asked", _asked(exercise, reference)), *rows, *_share(exercise, worst, found.count(None))
     points = 0 if problems else exercise.points
     title = f"{exercise.id}: {_TITLES.get(worst.outcome, worst.outcome)}"
     aside = "" if worst.outcome == "checker failed" else f"{points} of {exercise.points} points"
@@ -201,12 +201,13 @@ def verdict_from(exercise, reference, found) -> Verdict:
                    outcome=worst.outcome, points=points, of=exercise.points, picture=_picture(exercise, worst))
 
 
-def _share(exercise, worst, passed: int) -> str:
-    "How much is right: of the inputs, or, for a function without arguments, of the requirements"
-    if exercise.cases != [()] or not worst.values: return f"{passed} of {len(exercise.cases)} inputs"
+def _share(exercise, worst, passed: int) -> tuple:
+    "The row that says how much is right: of the inputs, or, for a function without arguments, of the requirements"
+    if exercise.cases != [()]: return (("right for", f"{passed} of {len(exercise.cases)} inputs"),)
+    if not worst.values: return ()
     got, wanted = worst.values
     held = sum(_holds(p, chosen(got, wanted, exercise.choices)[0], ())[0] for p in exercise.accept)
-    return f"{held} of {len(exercise.accept)} requirements"
+    return (("fulfilled", f"{held} of {len(exercise.accept)} requirements"),)
 
 
 def _asked(exercise, reference) -> str:
