@@ -255,7 +255,7 @@ def test_a_missing_path_and_two_sources_of_groups(folder):
 DAYS = [f"2024-03-{1 + i // 4:02}" for i in range(40)]      # four films a day, on ten days
 
 
-def write_list(folder, days=DAYS, patients=None):
+def write_dated(folder, days=DAYS, patients=None):
     patients = patients or [f"p{i // 4}" for i in range(40)]
     lines = [f"{'ab'[i % 2]}/{i:02}.png,{'ab'[i % 2]},{days[i]},{patients[i]}" for i in range(40)]
     (folder / "list.csv").write_text("\n".join(["file,label,taken,patient", *lines]))
@@ -264,24 +264,24 @@ def write_list(folder, days=DAYS, patients=None):
 
 def test_a_column_of_dates_splits_by_time(folder):
     "Of ten days the first six, the next two, the last two"
-    data = from_folder(write_list(folder), 8, date_of="taken", valid=0.2, test=0.2)
+    data = from_folder(write_dated(folder), 8, date_of="taken", valid=0.2, test=0.2)
     assert {name: sorted(set(s.meta["taken"])) for name, s in data.splits.items()} == {
         "train": DAYS[0:24:4], "valid": DAYS[24:32:4], "test": DAYS[32:40:4]}
     assert all(sorted(number_of(s)) == list(range(*span)) for s, span in zip(data.splits.values(), [(0, 24), (24, 32), (32, 40)]))
 
 
 def test_a_column_of_patients_keeps_them_whole(folder):
-    data = from_folder(write_list(folder), 8, group_of="patient", valid=0.2, test=0.2)
+    data = from_folder(write_dated(folder), 8, group_of="patient", valid=0.2, test=0.2)
     assert data.meta.groupby("patient")["split"].nunique().max() == 1 and [len(s) for s in data.splits.values()] == [24, 8, 8]
 
 
 @pytest.mark.parametrize("make, words", [
-    (lambda f: from_folder(write_list(f), 8, date_of="day"), "no column 'day'. Columns: taken, patient"),
+    (lambda f: from_folder(write_dated(f), 8, date_of="day"), "no column 'day'. Columns: taken, patient"),
     (lambda f: from_folder(f, 8, date_of="day"), "no column 'day'. Columns: none"),
-    (lambda f: from_folder(write_list(f, ["soon"] * 40), 8, date_of="taken"), "cannot be read as dates"),
-    (lambda f: from_folder(write_list(f, ["2024-01-01"] * 40), 8, date_of="taken"), "1 dates cannot fill 3 splits"),
-    (lambda f: from_folder(write_list(f, [""] + DAYS[1:]), 8, date_of="taken"), "1 samples have no date"),
-    (lambda f: from_folder(write_list(f, patients=["p0"] * 40), 8, group_of="patient", date_of="taken"), "both sides of a date"),
+    (lambda f: from_folder(write_dated(f, ["soon"] * 40), 8, date_of="taken"), "cannot be read as dates"),
+    (lambda f: from_folder(write_dated(f, ["2024-01-01"] * 40), 8, date_of="taken"), "1 dates cannot fill 3 splits"),
+    (lambda f: from_folder(write_dated(f, [""] + DAYS[1:]), 8, date_of="taken"), "1 samples have no date"),
+    (lambda f: from_folder(write_dated(f, patients=["p0"] * 40), 8, group_of="patient", date_of="taken"), "both sides of a date"),
     (lambda f: from_folder(f, 8, date_of=lambda file: file.nothing), "date_of fails for a/00.png"),
 ])
 def test_lists_that_cannot_be_split_are_refused(folder, make, words):
