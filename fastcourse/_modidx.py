@@ -209,6 +209,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'fastcourse/course/fence.py'),
                                          'fastcourse.course.fence._working_folder': ( 'course/fence.html#_working_folder',
                                                                                       'fastcourse/course/fence.py'),
+                                         'fastcourse.course.fence.attempt': ('course/fence.html#attempt', 'fastcourse/course/fence.py'),
                                          'fastcourse.course.fence.called': ('course/fence.html#called', 'fastcourse/course/fence.py'),
                                          'fastcourse.course.fence.shortened': ('course/fence.html#shortened', 'fastcourse/course/fence.py'),
                                          'fastcourse.course.fence.time_limit': ( 'course/fence.html#time_limit',

@@ -87,6 +87,21 @@ def test_it_works_again_and_on_a_learner_that_was_fitted():
     assert lr_find(x).losses[0] < first.losses[0]
 
 
+def test_the_curve_depends_on_the_state_and_not_on_the_way_there():
+    "A fresh learner with the weights of a trained one (plain SGD keeps nothing else) has its curve, bit for bit"
+    trained, fresh = learner(optimizer=optim.SGD), learner(optimizer=optim.SGD)
+    trained.fit(Recipe(lr=0.01), 1.3, progress=False)
+    fresh.model.load_state_dict(trained.model.state_dict())
+    a, b = lr_find(trained), lr_find(fresh)
+    assert np.array_equal(a.losses, b.losses) and trained.position.done > fresh.position.done == 0
+
+
+def test_a_sweep_that_ends_too_early_says_so():
+    found = lr_find(learner(), end=0.02)
+    assert found.high == found.lrs[-1] and "raise `end`" in found.note
+    assert "raise `end`" not in lr_find(learner()).note
+
+
 def test_micro_batches_make_no_extra_points():
     whole, split, taken = lr_find(learner()), learner(micro=4), []
     split.optimizer.register_step_post_hook(lambda *a: taken.append(1))

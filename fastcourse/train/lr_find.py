@@ -132,7 +132,8 @@ class Found:
         width = self.high / self.low
         doubt = "" if self.agree else " A cliff" if width < 2 else " Flat or noisy"
         advice = doubt and f"{doubt}: sweep again with another seed or more points."
-        return f"Take {self.lr:.2g}; useful from {self.low:.2g} up to a ceiling of {self.high:.2g}.{advice} Stopped: {self.stop_reason}."
+        cut = " The loss is still low where the sweep ends: raise `end`." if self.high >= self.lrs[-1] else ""
+        return f"Take {self.lr:.2g}; useful from {self.low:.2g} up to a ceiling of {self.high:.2g}.{advice}{cut} Stopped: {self.stop_reason}."
 
     def plot(self):
         "The sweep with its interval and suggestion"
@@ -160,6 +161,7 @@ def lr_find(learner, start: float = 1e-6, end: float = 10, per_decade: int = 16)
     lrs = np.array([row.lr for row in plan.rows])
     watch = _Watch(lrs)
     with learner.rehearsal():
+        learner.position.start = learner.position.done = 0
         for batch in learner.batches(plan):
             if watch.over(learner.step(batch).item()): break
     lrs, losses, reason = lrs[: len(watch.losses)], np.array(watch.losses), watch.reason or f"the sweep reached its end at {end:g}"
