@@ -100,6 +100,11 @@ class Agrees:
     def __iter__(self): return iter([2., 2., 2.])
 
 
+class Leaves(list):
+    def _exit(self, *args): raise SystemExit
+    __deepcopy__ = __repr__ = __array__ = _exit
+
+
 class Raises:
     "Raises whatever it is asked"
     def _no(self, *args): raise RuntimeError("no")
@@ -123,7 +128,8 @@ NASTY = {
     "numpy's texts": lambda x: np.array(["2"] * len(x)), "objects": lambda x: np.array([2., None, 2.]), "a hole": lambda x: [2.] * (len(x) - 1) + [None],
     "NaN": lambda x: np.full(len(x), np.nan), "one NaN": lambda x: [2.] * (len(x) - 1) + [float("nan")], "infinity": lambda x: np.full(len(x), np.inf),
     "complex": lambda x: np.full(len(x), 2. + 0j), "truth values": lambda x: np.full(len(x), True), "a dict": lambda x: dict.fromkeys(range(len(x)), 2.),
-    "a set": lambda x: {2.}, "itself": lambda x: NASTY["itself"], "a class": lambda x: float, "a module": lambda x: np, "an ellipsis": lambda x: ...,
+    "a set": lambda x: {2.}, "itself": lambda x: NASTY["itself"], "masked": lambda x: np.ma.masked_array(np.full(len(x), 2.), mask=[True] * len(x)),
+    "unsigned": lambda x: np.full(len(x), 2, np.uint8), "leaves Python when copied or shown": lambda x: Leaves([1.] * len(x)), "a class": lambda x: float, "a module": lambda x: np, "an ellipsis": lambda x: ...,
     "ragged": lambda x: [[2.], [2., 2.]], "agrees to everything": lambda x: Agrees(), "raises at everything": lambda x: Raises(),
     "its argument": lambda x: x, "a view": lambda x: np.asarray(x)[:], "writes into its argument": writes_into, "too long a number": lambda x: 10**400,
     "NotImplemented": lambda x: NotImplemented, "an error as a value": lambda x: ValueError("2"), "no arguments": lambda: 2., "two arguments": lambda x, y: 2.,
@@ -382,14 +388,18 @@ def test_what_a_function_changes_in_passing_is_put_back(tmp_path):
     import torch
     def state():
         return (os.getcwd(), list(warnings.filters), np.geterr(), torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled(),
-                torch.get_rng_state().tolist(), random.getstate(), plt.get_fignums(), input)
+                torch.get_rng_state().tolist(), random.getstate(), plt.get_fignums(), input, dict(os.environ),
+                sys.getrecursionlimit(), torch.are_deterministic_algorithms_enabled())
     def changes(x):
         os.chdir(tmp_path.parent), warnings.simplefilter("error"), np.seterr(all="raise"), torch.set_default_dtype(torch.float64), torch.set_grad_enabled(False)
         torch.set_num_threads(before[4] + 1), torch.manual_seed(1), random.seed(1), plt.figure(), plt.plot(x)
+        os.environ["FASTCOURSE_SMALL"] = "2"
+        sys.setrecursionlimit(before[-2] - 1)
+        torch.use_deterministic_algorithms(True)
         changed.append(state())
         return twos(x)
     mine, before, changed = plt.figure(), state(), []
-    assert judge(TWOS, twos, changes).outcome == "passed" and state() == before and plt.get_fignums() == [mine.number]
+    assert judge(TWOS, twos, changes, limit=60).outcome == "passed" and state() == before and plt.get_fignums() == [mine.number]
     assert all(a != b for a, b in zip(changed[0], before, strict=True)), "each of them was changed, or this test shows nothing"
     plt.close(mine)
 
@@ -455,6 +465,7 @@ def test_nan_where_the_reference_has_none_and_dates_and_mixed_lists():
     assert "NaN" in mismatch(np.array([np.nan, np.nan, 2.]), wanted) and mismatch([float("nan"), 5., 5.], wanted) is None
     assert "infinity" in mismatch([1., np.inf, 2.], wanted)
     assert "dates" in mismatch(3, np.datetime64("2026-01-01")) and mismatch(np.datetime64("2020-01-01"), np.datetime64("2026-01-01")) is None
+    assert mismatch("x", None) is None, "to say that nothing is asked for would give the answer away"
     assert mismatch(["a", "3"], ["a", 3]) == "At 1: Your result holds text; numbers are asked for."
     assert mismatch([[1, 2], [3, 4, 5]], [[1], [2, 3]]) is None and "a list or a tuple" in mismatch(3., [[1], [2, 3]])
     assert "asked for is a Finder" in mismatch(3., type("Finder", (), {})())
@@ -564,7 +575,7 @@ def test_a_judgement_as_a_set():
         "names the files that leak"
         return set(got) == {"A", "C"}
     def ask(answer): return judge(Exercise("w", **GIVEN | dict(cases=[()], accept=[both], diagnose={}, choices=("A", "B", "C"))), lambda: {"A", "C"}, lambda: answer).outcome
-    for right in {"A", "C"}, ["c", "a"], ("A", "C"), np.array(["A", "C"]): assert ask(right) == "passed", right
+    for right in {"A", "C"}, ["c", "a"], ("A", "C"), np.array(["A", "c"]): assert ask(right) == "passed", right
     for wrong in {"A"}, "AC", {"A": 1, "C": 1}, [["A", "C"]], {"A", "C", "D"}: assert ask(wrong) == "not yet", wrong
 
 

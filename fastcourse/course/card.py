@@ -13,6 +13,8 @@ import textwrap
 from dataclasses import dataclass
 from html import escape
 
+from .fence import attempt
+
 # %% ../../nbs/course/02_card.ipynb #8a0a32f4
 def as_array(value):
     "A number, text, array, tensor or a nested list of these as a numpy array; None for anything else"
@@ -22,11 +24,10 @@ def as_array(value):
         if not hasattr(v, "detach"): return v
         v = v.detach().cpu()
         return (v.double() if v.is_floating_point() else v).numpy()
-    try:
-        array = np.asarray(plain(value))
-        if array.dtype.kind in "US" and not _is_text(value): return None
-    except Exception: return None
-    return None if array.dtype == object else array
+    def array():
+        made = np.asarray(plain(value))
+        return None if made.dtype == object or made.dtype.kind in "US" and not _is_text(value) else made
+    return attempt(array)
 
 
 def _is_text(value) -> bool:
@@ -59,8 +60,8 @@ def cut(text: str, width: int) -> str: return text if len(text) <= width else te
 
 def abbreviate(value, width: int = 200) -> str:
     "`value` in one line of at most `width` characters; never raises"
-    try: return cut(" ".join(_Brief().repr(value).split()), width)
-    except Exception: return f"<{type(value).__name__}>"
+    def line(): return cut(" ".join(_Brief().repr(value).split()), width)
+    return attempt(line, otherwise=f"<{type(value).__name__}>")
 
 # %% ../../nbs/course/02_card.ipynb #5e780f22
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)

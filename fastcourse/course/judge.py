@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 from .card import Card, abbreviate, cut
-from .fence import TooLong, called, shortened, time_limit, undone
+from .fence import TooLong, attempt, called, shortened, time_limit, undone
 from .kind import a_type, chosen, mismatch, nothing, same
 from ..settings import PROFILES, FastcourseError
 
@@ -51,9 +51,7 @@ class Exercise:
         if self.profile not in (None, *PROFILES): refuse(f"no profile {self.profile!r}.", f"Profiles: {', '.join(PROFILES)}.")
 
 # %% ../../nbs/course/04_judge.ipynb #d5acb0b2
-def _copied(value):
-    try: return copy.deepcopy(value)
-    except Exception: return value
+def _copied(value): return attempt(copy.deepcopy, value, otherwise=value)
 
 
 def _holds(predicate, got, args) -> tuple[bool, str]:
@@ -71,13 +69,12 @@ def words(f) -> str:
 
 
 def error_text(e) -> str:
-    try: return f"{type(e).__name__}: {cut(str(e), 300)}".removesuffix(": ")
-    except Exception: return type(e).__name__
+    return attempt(lambda: f"{type(e).__name__}: {cut(str(e), 300)}".removesuffix(": "), otherwise=type(e).__name__)
 
 # %% ../../nbs/course/04_judge.ipynb #2d927632
 def _student_lines(error, f) -> tuple[list[tuple[str, int, str]], bool]:
     "(function, line number, text) of the frames of an error that run the student's code; whether the last of all is one"
-    own = getattr(inspect.unwrap(f), "__globals__", None)
+    own = attempt(lambda: inspect.unwrap(f).__globals__)
     frames = list(traceback.walk_tb(error.__traceback__))[2:]
     mine = [(frame, n) for frame, n in frames if own is None or frame.f_globals is own]
     lines = [(x.f_code.co_name, n, linecache.getline(x.f_code.co_filename, n, x.f_globals).strip()) for x, n in mine]
@@ -169,7 +166,8 @@ def judge(exercise: Exercise, reference, f, limit: float = 10.0) -> Verdict:
     "The verdict on `f` within `limit` seconds; raises nothing but KeyboardInterrupt, records nothing"
     brackets = f"This is {a_type(f)}, not a function. Give me the function itself: `check({exercise.id})`, without brackets."
     try: found = _findings(exercise, reference, f, limit) if callable(f) else [Finding("not attempted", brackets)]
-    except Exception as e: found = [Finding("checker failed", f"It stopped with {error_text(e)}. {_NEUTRAL}")]
+    except (KeyboardInterrupt, TooLong): raise
+    except BaseException as e: found = [Finding("checker failed", f"It stopped with {error_text(e)}. {_NEUTRAL}")]
     return verdict_from(exercise, reference, found)
 
 

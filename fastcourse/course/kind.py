@@ -11,6 +11,7 @@ import inspect
 import re
 
 from .card import as_array
+from .fence import attempt
 
 # %% ../../nbs/course/03_kind.ipynb #59cb0701
 _KINDS = dict(M="dates", m="spans of time", V="records", b="truth values", i="numbers", u="numbers", f="numbers", c="complex numbers", U="text", S="text")
@@ -23,8 +24,7 @@ def a_type(value) -> str:
 
 
 def _is_empty(value) -> bool:
-    try: return len(value) == 0
-    except Exception: return False
+    return attempt(lambda: len(value) == 0, otherwise=False)
 
 
 def nothing(got, wanted) -> str | None:
@@ -59,7 +59,10 @@ def mismatch(got, wanted) -> str | None:
     if any(n < min(m, 2) or n == 1 < m for n, m in zip(a.shape, w.shape)):
         return f"Your result has the shape {a.shape}: too few values along one axis."
     if kind != asked: return f"Your result holds {kind}; {asked} {'is' if asked == 'text' else 'are'} asked for."
+    if np.ma.is_masked(got): return "Your result holds masked values, which stand for nothing."
     if asked != "numbers": return None
+    if (a.dtype.kind, w.dtype.kind) == ("u", "f"):
+        return f"Your result holds {a.dtype} numbers, whose differences wrap around below 0. Return floating-point numbers."
     bad = ~np.isfinite(a) & np.isfinite(w) if a.shape == w.shape else ~np.isfinite(a) & np.isfinite(w).all()
     if not bad.any(): return None
     a = a[bad]
@@ -68,6 +71,7 @@ def mismatch(got, wanted) -> str | None:
 
 def _another_whole(got, wanted) -> str | None:
     "What to say where `wanted` is a dict, a set, a mixed list or an object, and `got` is none"
+    if wanted is None: return None
     if isinstance(wanted, dict):
         if isinstance(got, dict): return _keys(got, wanted)
         asked = f"a dict with the keys {_listed(wanted)}"
@@ -109,6 +113,7 @@ def _axes(array) -> str: return ("a single value", "a list or array with one axi
 # %% ../../nbs/course/03_kind.ipynb #435d3585
 def chosen(got, wanted, choices, at: str = "") -> tuple:
     "(`got` with each text written as the choice it means, what to say about the first that means none or None)"
+    if _axes_of(got) and choices: got = got.tolist()
     if isinstance(got, str) and isinstance(wanted, str) and wanted in choices:
         known = {_loose(c): c for c in choices}
         if _loose(got) in known: return known[_loose(got)], None
