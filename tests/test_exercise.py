@@ -15,7 +15,9 @@ import types
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
+from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -668,7 +670,7 @@ def test_many_writers_lose_nothing(workspace):
 
 
 def test_two_notebooks_at_once_lose_nothing(workspace):
-    code = f"from fastcourse.course.attempts import keep\nfor i in range(300): assert keep(dict(i=i, me={{}}, filler='x' * i)) == ''"
+    code = "from fastcourse.course.attempts import keep\nfor i in range(300): assert keep(dict(i=i, me={}, filler='x' * i)) == ''"
     both = [subprocess.Popen([sys.executable, "-c", code.format(me)], cwd=workspace) for me in (1, 2)]
     assert [p.wait() for p in both] == [0, 0]
     assert sorted((row["me"], row["i"]) for row in rows(workspace)) == [(me, i) for me in (1, 2) for i in range(300)]
@@ -815,6 +817,12 @@ def test_gates_look_at_every_profile():
     assert "no hint" in gates(from_module(lesson(Exercise("twos", **GIVEN | dict(profile="trading", hints=[]))), profile="radiology"))[0]
 
 
+def test_the_reference_must_be_choosable():
+    assert not any("choices" in x for x in gates(from_module(lesson(WHICH, which=which))))
+    found = gates(from_module(lesson(replace(WHICH, choices=("rate too high", "rate too low")), which=which)))
+    assert any("the reference says 'just right', which is not among the choices" in x for x in found)
+
+
 def test_a_report_counts_what_is_as_it_should_be():
     e = Exercise("twos", **GIVEN | dict(right={"a list": GIVEN["right"]["a list"], "off": answer(3)}, wrong=GIVEN["wrong"] | {"fine": (twos, "x")}))
     found = report(from_module(lesson(e)).twos)
@@ -840,3 +848,33 @@ def test_a_card_is_sound_html_and_plain_ascii(f):
     assert "a*b*c `d" not in bundle["text/plain"] or "a*b*c `d" in page.text
     assert bundle["text/plain"].isascii() and "#fff" not in bundle["text/html"] and "background:#" not in bundle["text/html"]
     assert "second paragraph" not in page.text
+
+
+def luminance(red, green, blue):
+    "WCAG 2's relative luminance of a colour with channels from 0 to 1"
+    light = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)]
+    return 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2]
+
+
+def colour(css, name, ground=(0., 0., 0.)):
+    "A theme's variable as channels, laid over a ground where it is half transparent"
+    value = re.search(rf"--jp-{name}: *([^;}}]+)", css)[1].strip()
+    if value in ("white", "#fff"): return (1., 1., 1.)
+    if value.startswith("#"): return tuple(int(c, 16) / 15 for c in value[1:])
+    *rgb, alpha = map(float, re.findall(r"[\d.]+", value))
+    return tuple(c / 255 * alpha + g * (1 - alpha) for c, g in zip(rgb, ground, strict=True))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark", "dark-high-contrast"])
+def test_a_card_s_text_is_readable_in_jupyterlab_s_themes(theme):
+    "All text is in the theme's first or second content colour, on its ground; 4.5 to 1 is what WCAG 2 asks for"
+    folder = Path(sys.prefix) / "share" / "jupyter" / "lab" / "themes" / "@jupyterlab" / f"theme-{theme}-extension"
+    if not folder.is_dir(): pytest.skip("JupyterLab is elsewhere")
+    css = "".join(f.read_text() for f in folder.glob("*.css"))
+    html = shown(lambda *a: Drawing())._repr_mimebundle_()["text/html"]
+    texts = set(re.findall(r"(?<![-\w])color:var\(--jp-([\w-]+)", html)) - {"warn-color1"}  # the sign: its meaning stands in the title
+    assert texts == {"content-font-color1", "content-font-color2"}
+    ground = colour(css, "layout-color0")
+    for text in texts:
+        lighter, darker = sorted((luminance(*c) for c in (colour(css, text, ground), ground)), reverse=True)
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5

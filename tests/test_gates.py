@@ -165,6 +165,7 @@ def test_minutes_that_are_too_long_or_missing(tmp_path):
     for measured, n in (LESSONS[0].minutes, 0), (LESSONS[0].minutes + .1, 1):
         (tmp_path / "lessons" / "minutes.json").write_text(json.dumps({"minutes": {LESSONS[0].name: {"measured": measured}}}))
         assert len(gates._minutes(LESSONS[0], tmp_path)) == n
+    assert "its exercises for radiology take" in gates._minutes(replace(LESSONS[0], minutes=1), tmp_path)[-2]
 
 
 def test_a_function_for_one_profile_in_the_notebook_of_the_other(monkeypatch):

@@ -72,6 +72,19 @@ def _wrong(bound) -> list[str]:
     return [problem(name, *wrong) for name, wrong in bound.exercise.wrong.items()]
 
 
+def _words(value) -> list[str]:
+    "All texts in a value, keys left out"
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, set, frozenset)) else ()
+    return [value] if isinstance(value, str) else [word for part in parts for word in _words(part)]
+
+
+def _choices(bound) -> list[str]:
+    "Texts in the reference's answers that a student could not choose"
+    e = bound.exercise
+    words = [word for args in e.cases for word in _words(bound.reference(*copy.deepcopy(args)))] if e.choices else []
+    return [f"the reference says {word!r}, which is not among the choices" for word in dict.fromkeys(words) if word not in e.choices]
+
+
 def _others(bound) -> list[str]:
     e, found = bound.exercise, []
     if judge(e, bound.reference, _starter).outcome != "not attempted": found.append("a starter does not count as not attempted")
@@ -100,7 +113,7 @@ def report(bound: BoundExercise, seconds: float = 20.0) -> Report:
     e = bound.exercise
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        right, wrong, others = _right(bound), _wrong(bound), _others(bound) + _pictures(bound)
+        right, wrong, others = _right(bound), _wrong(bound), _others(bound) + _choices(bound) + _pictures(bound)
         mutants = score(e, bound.reference, seconds)
     problems = tuple(f"{bound.lesson}.{e.id}: {problem.removesuffix('.')}." for problem in right + wrong + others if problem)
     counts = [(found.count(""), len(found)) for found in (right, wrong)]
@@ -121,7 +134,7 @@ _MUST = dict(starter={"not attempted"}, solved={"passed"}, sabotaged={"not yet",
 def _try_here(name: str, folder: str):
     "Runs in the fresh process: export and check each version in `folder`, into VERSION/results.json"
     from nbdev.export import nb_export
-    for place in [Path(folder) / version for version in _VERSIONS]:
+    for place in [Path(folder) / name_of_version for name_of_version in _VERSIONS]:
         nb_export(place / f"{name}.ipynb", lib_path=place)
         _check_here(name, str(place), str(place / "results.json"))
         sys.modules.pop(name, None)
@@ -178,6 +191,12 @@ def _misplaced(lesson: Lesson, student: dict) -> list[str]:
 
 
 def _minutes(lesson: Lesson, root: Path) -> list[str]:
+    "Problems where the cells alone, or the exercises of one profile alone, take longer than the lesson is said to"
+    asked = {p: sum(b.exercise.minutes for b in exercises(lesson.name)._all if b.exercise.profile in (None, p)) for p in PROFILES}
+    return _measured(lesson, root) + [f"its exercises for {p} take {m:g} of {lesson.minutes:g} minutes" for p, m in asked.items() if m > lesson.minutes]
+
+
+def _measured(lesson: Lesson, root: Path) -> list[str]:
     file = root / "lessons" / "minutes.json"
     found = json.loads(file.read_text(encoding="utf-8"))["minutes"].get(lesson.name) if file.is_file() else None
     if not found: return ["its minutes were not measured; run fastcourse build --minutes"]
