@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from conftest import CLI, ROOT, fastcourse, tree, write_notebook
+from conftest import CLI, ROOT, cell, fastcourse, tree, write_notebook
 from typer.testing import CliRunner
 
 from fastcourse.course.cli import app
@@ -124,6 +124,80 @@ def test_a_lesson_that_fails_is_saved_up_to_there(course, cell, words):
     assert done.returncode == 1 and words in done.stderr and "Traceback" not in done.stderr
     outputs = [c["outputs"] for c in json.loads((course.folder / "executed" / "01_lr_finding.ipynb").read_text())["cells"]]
     assert "before" in str(outputs[0]) and outputs[2] == []
+
+
+DOUBLE = """#| export
+def {name}(x):
+    "Twice x"
+    ### BEGIN SOLUTION
+    return 2 * x
+    ### END SOLUTION"""
+DECLARED = """#| export
+#| teacher
+from fastcourse import Exercise
+def is_twice(got, x):
+    "is twice x"
+    return got == 2 * x
+{name}_exercise = Exercise("{name}", minutes=1, points=1, cases=[(3,), (-1,)], accept=[is_twice], diagnose={{}}, hints=["Add x to x."],
+    profile={profile!r}, right=dict(added=lambda x: x + x), wrong=dict(square=(lambda x: x * x, "twice"), same=(lambda x: x, "twice"), half=(lambda x: x / 2, "twice")))"""
+
+
+@pytest.fixture
+def two_profiles(tmp_path):
+    "A repository with a small lesson 1, which has a core and a part for each profile; returns how to call it"
+    from nbdev.export import nb_export
+
+    from fastcourse.course.build import write_students
+    def exercise(name, profile=None): return [DOUBLE.format(name=name), f"ex.{name}.check({name})", DECLARED.format(name=name, profile=profile)]
+    def heading(text): return cell(text, text, cell_type="markdown")
+    cells = ["#| default_exp lessons.lr_finding", "from fastcourse import exercises\nex = exercises(1)", *exercise("core"), heading("## Radiology: films"),
+             *exercise("films", "radiology"), heading("## Trading: costs"), *exercise("costs", "trading"), heading("## The end"), "#| export\ndef main(): pass"]
+    package = tmp_path / "fastcourse"
+    for folder in "fastcourse", "nbs": (tmp_path / folder).mkdir()
+    for file in "settings.ini", "pyproject.toml": shutil.copy(ROOT / file, tmp_path)
+    for part in (ROOT / "fastcourse").iterdir():
+        if part.name not in ("lessons", "student", "__pycache__"): (package / part.name).symlink_to(part)
+    (tmp_path / "lessons").mkdir()
+    (tmp_path / "lessons" / "minutes.json").write_text('{"minutes": {"lr_finding": {"measured": 1}}}')
+    source = write_notebook(tmp_path / "lessons" / "01_lr_finding.ipynb", *cells)
+    nb_export(source, lib_path=package)
+    (package / "lessons" / "__init__.py").touch()
+    write_students(source.parent, package / "student")
+    return lambda *arguments, cwd: fastcourse(*arguments, cwd=cwd, PYTHONPATH=str(package.parent))
+
+
+@pytest.mark.slow
+def test_a_profile_s_notebook_is_laid_checked_run_and_exchanged(two_profiles, tmp_path):
+    assert two_profiles("start", "w", "--no-lab", "--profile", "trading", cwd=tmp_path).returncode == 0
+    w = tmp_path / "w"
+    file = w / "lessons" / "01_lr_finding.ipynb"
+    assert "def costs(" in file.read_text() and "films" not in file.read_text() and "The end" in file.read_text()
+    checked = two_profiles("check", "1", cwd=w)
+    assert checked.returncode == 1 and "0 of 2 exercises passed" in checked.stderr and "films" not in checked.stdout
+    assert checked.stdout.count("not attempted") == 2
+    file.write_text(file.read_text().replace('raise NotImplementedError(\\"costs: your turn\\")', "return x + x"))
+    assert "1 of 2 exercises passed" in two_profiles("check", "1", cwd=w).stderr
+    ran = two_profiles("run", "1", cwd=w)
+    assert ran.returncode == 0 and "costs: passed" in (w / "executed" / file.name).read_text()
+    progress = two_profiles("progress", cwd=w).stdout
+    assert "costs" in progress and "films" not in progress and "1 of 2 points" in progress
+    start = two_profiles("start", "w", "--no-lab", "--profile", "radiology", cwd=tmp_path)
+    (offer,) = w.glob("lessons/* (radiology *).ipynb")
+    assert offer.name in start.stdout and "def films(" in offer.read_text() and "return x + x" in file.read_text()
+    checked = two_profiles("homework", "1", cwd=w)
+    assert checked.returncode == 1 and "It belongs to the part for radiology" in " ".join(checked.stdout.split()) and "1 of 2 points" not in two_profiles("progress", cwd=w).stdout
+
+
+@pytest.mark.slow
+def test_the_gates_try_both_profiles(two_profiles, tmp_path):
+    done = two_profiles("build", "gates", "1", cwd=tmp_path)
+    assert done.returncode == 0 and "No problem found" in done.stdout, done
+    assert re.search(r"films +1 +1 +2 of 2 +3 of 3 ", done.stdout) and re.search(r"costs +1 +1 +2 of 2 +3 of 3 ", done.stdout)
+    source = tmp_path / "lessons" / "01_lr_finding.ipynb"
+    source.write_text(source.read_text().replace("## Radiology: films", "## Films"))
+    assert two_profiles("build", cwd=tmp_path).returncode == 0
+    done = two_profiles("build", "gates", "1", "--no-run", cwd=tmp_path)
+    assert done.returncode == 1 and "films is for radiology, but its function is also in the notebook for trading" in done.stderr
 
 
 @pytest.mark.slow
