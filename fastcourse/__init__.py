@@ -18,7 +18,7 @@ _HOME = {
     "train.metrics": "accuracy at_threshold auc confusion missed_per_1000 recall_at roc threshold_at",
     "train.interval": "interval",
     "train.returns": "deflated_sharpe drawdown expected_best profit sharpe",
-    "train.curves": "Curve Recipe constant cosine exponential join linear one_cycle polynomial",
+    "train.curves": "Curve Recipe constant cosine exponential join linear one_cycle polynomial warmup_stable_decay",
     "train.plan": "Plan",
     "train.position": "Batch",
     "train.history": "Diverged History",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastcourse.settings import FastcourseError
-from fastcourse.train.curves import Recipe, constant, cosine, exponential, join, linear, one_cycle, polynomial, straight, through, values_on
+from fastcourse.train.curves import Recipe, constant, cosine, exponential, join, linear, one_cycle, polynomial, straight, through, values_on, warmup_stable_decay
 from fastcourse.train.plan import Plan, cut
 
 steps = st.integers(1, 5000)
@@ -47,6 +47,29 @@ def test_without_and_with_nothing_but_warmup(peak, T):
 def test_past_the_ends_a_curve_stands_still(peak, p):
     curve = one_cycle(peak)
     assert curve(p) == curve(min(max(p, 0), 1))
+
+
+@given(peaks, steps, shares, shares)
+def test_warmup_stable_decay_is_total_and_falls_as_one_minus_the_root(peak, T, warmup, rest):
+    "However the shares are cut: up, level, down; and the decay against its formula written again"
+    decay = (1 - warmup) * rest
+    curve = warmup_stable_decay(peak, warmup=warmup, decay=decay)
+    values = curve.over(T)
+    assert len(values) == T and max(values) == peak and min(values) >= 0
+    first, last = values.index(peak), T - 1 - values[::-1].index(peak)
+    assert values[: first + 1] == sorted(values[: first + 1]) and set(values[first : last + 1]) == {peak} and values[last:] == sorted(values[last:], reverse=True)
+    for s in 0.25, 0.81:
+        p = 1 - decay * (1 - s)
+        if decay > 1e-6: assert math.isclose(curve(p), peak * (1 - (1 - 1e-4) * s**0.5), rel_tol=1e-6)
+
+
+@given(peaks, st.floats(0, 1), st.integers(2, 400))
+def test_a_cool_down_starts_where_the_recipe_was_left_and_ends_at_zero(peak, p, T):
+    recipe = Recipe(lr=one_cycle(peak), momentum=linear(0.8, 0.9), size=linear(10, 20), cutout=lambda p: p / 2)
+    down = recipe.cool_down(p)
+    values = down.lr.over(T)
+    assert values[0] == recipe.lr(p) and values[-1] == 0 and values == sorted(values, reverse=True)
+    assert down.momentum(0.7) == recipe.momentum(p) and down.size(0.1) == 20 and down.cutout(1) == p / 2 and down.flip is None
 
 
 @given(st.floats(1e-8, 1), st.floats(1.001, 1e6), st.integers(2, 300))
