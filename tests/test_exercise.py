@@ -25,8 +25,8 @@ import pytest
 from fastcourse.course import attempts, card
 from fastcourse.course.attempts import digest
 from fastcourse.course.exercise import check_module, exercises, from_module, progress
-from fastcourse.course.gates import gates, report
 from fastcourse.course.judge import Exercise, judge
+from fastcourse.course.report import gates, report
 from fastcourse.settings import FastcourseError
 
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT, cell, notebook
 from typer.testing import CliRunner
 
-from fastcourse.course import gates
+from fastcourse.course import gates, report
 from fastcourse.course.cli import app
 from fastcourse.course.judge import Exercise
 from fastcourse.course.mutants import mutants, score
@@ -79,6 +79,10 @@ def test_a_judgement_s_words_are_exchanged():
     assert {m.change for m in mutants(words)} >= {"'too high' -> 'A'", "leave out: return {'A': 'too high', 'B': 'too low'}"}
 
 
+@pytest.mark.parametrize("f", [np.add, len, type("C", (), {"__call__": lambda self, x: x})()])
+def test_what_has_no_source_has_no_mutants(f): assert list(mutants(f)) == []
+
+
 def test_a_slow_reference_is_tried_with_fewer_mutants():
     def slow(x):
         time.sleep(.02)
@@ -93,7 +97,7 @@ def test_a_slow_reference_is_tried_with_fewer_mutants():
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda x: x.name)
 def test_the_course_s_own_lessons(lesson, request):
     if lesson.name == "lr_finding": request.applymarker(pytest.mark.xfail(reason="its second right answer is not declared yet"))
-    assert gates.gates(lesson.name) == []
+    assert report.gates(lesson.name) == []
     assert gates.lesson_gates(lesson, ROOT, run=False) == []
 
 
@@ -147,6 +151,8 @@ def test_a_reference_that_needs_a_cell_that_is_not_exported_is_found_in_a_fresh_
 
 @pytest.mark.parametrize("change, words", [
     (lambda cells: cells.insert(3, cell(solution(cells)["source"].split(gates.BEGIN)[1].split(gates.END)[0].strip().removeprefix("return "), "leak")), "still in the student"),
+    (lambda cells: cells.insert(3, cell("#| export\ndef uses(x): return films(x)", "uses")), "for radiology, the script uses films, which it does not define"),
+    (lambda cells: cells.pop(next(i for i, c in enumerate(cells) if "def main(" in c["source"])), "has no function main"),
     (lambda cells: cells.insert(3, cell("## Trading - costs", "near", cell_type="markdown")), "not quite"),
     (lambda cells: None, None)])
 def test_what_cannot_be_built_is_a_problem(repository, no_process, change, words):

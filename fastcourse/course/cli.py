@@ -221,7 +221,8 @@ def gates(
 ):
     "Try out what must hold before a lesson is released."
     from fastcourse.course.build import find_source
-    from fastcourse.course.gates import all_gates, survivors_text
+    from fastcourse.course.gates import all_gates
+    from fastcourse.course.report import survivors_text
     reports, problems = all_gates(find_source(), lesson, run)
     def share(pair): return f"{pair[0]} of {pair[1]}"
     _table(["lesson", "exercise", "points", "minutes", "right pass", "wrong named", "mutants killed"],

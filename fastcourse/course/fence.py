@@ -39,13 +39,13 @@ def _insist(frame):
     above = []
     while frame and frame.f_code is not called.__code__: above, frame = [*above, frame], frame.f_back
     if not frame: return
-    own = getattr(inspect.unwrap(frame.f_locals["f"]), "__globals__", None)
+    own = attempt(lambda: inspect.unwrap(frame.f_locals["f"]).__globals__)
     def again(frame, event, arg):
         if event == "line": raise TooLong
         return again
     sys.settrace(lambda *_: None)
     for x in above:
-        if x.f_globals is own: x.f_trace = again
+        if own is None or x.f_globals is own: x.f_trace = again
 
 
 @contextmanager

@@ -119,8 +119,10 @@ def _put(parent, field, index, node):
 
 
 def mutants(reference) -> Iterator[Mutant]:
-    "Every mutant of a function whose source can be read; made one by one, so take each before the next"
-    source = textwrap.dedent(inspect.getsource(reference))
+    "Every mutant of a function; none where its source cannot be read"
+    if not inspect.isfunction(inspect.unwrap(reference)): return
+    try: source = textwrap.dedent(inspect.getsource(reference))
+    except OSError: return
     tree = ast.parse(source)
     places = list(_places(tree, _between(source)))
     texts = list(dict.fromkeys(n.value for *_, n in places if isinstance(n, ast.Constant) and isinstance(n.value, str)))
@@ -136,7 +138,7 @@ def mutants(reference) -> Iterator[Mutant]:
 
 def _compiled(tree, reference) -> Callable:
     "The function of a changed tree, among the names of the reference's module"
-    space = dict(reference.__globals__)
+    space = dict(inspect.unwrap(reference).__globals__)
     exec(compile(ast.fix_missing_locations(copy.deepcopy(tree)), "<mutant>", "exec"), space)
     return space[reference.__name__]
 
