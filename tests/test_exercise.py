@@ -297,6 +297,17 @@ def test_a_requirement_that_cannot_even_be_asked_says_why():
     assert verdict.outcome == "not yet" and "its half is 1" in verdict.message and "A list cannot even be asked (TypeError" in verdict.message
 
 
+def test_a_shape_of_which_nothing_can_be_asked_is_named_with_the_right_one():
+    def sums(got, x):
+        "its sum with x is 2 more everywhere"
+        return np.allclose(np.asarray(got) - np.asarray(x), 2 - np.asarray(x))
+    for answer, reference in (lambda x: np.full(2, 2.), twos), (lambda x: {"v": np.full(2, 2.)}, lambda x: {"v": twos(x)}):
+        def asks(got, x): return sums(got["v"] if isinstance(got, dict) else got, x)
+        asks.__doc__ = sums.__doc__
+        verdict = judge(Exercise("twos", **GIVEN | dict(cases=[(X,)], accept=[asks], diagnose={})), reference, answer)
+        assert "Your result has the shape (2,); for this input (3,) is asked for." in verdict.message and "ValueError" not in verdict.message
+
+
 def test_a_diagnosis_that_raises_is_passed_over():
     e = Exercise("twos", **GIVEN | dict(diagnose={broken_predicate: "never shown", all_three: "These are threes."}))
     assert judge(e, twos, lambda x: [3.] * len(x)).message == "These are threes."

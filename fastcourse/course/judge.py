@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from .card import Card, abbreviate, cut
 from .fence import TooLong, attempt, called, shortened, time_limit, undone
-from .kind import a_type, chosen, mismatch, nothing, same
+from .kind import a_type, another_shape, chosen, mismatch, nothing, same
 from ..settings import PROFILES, FastcourseError
 
 # %% ../../nbs/course/04_judge.ipynb #ca34c6ee
@@ -105,7 +105,8 @@ def _unfulfilled(exercise, got, args, wanted) -> tuple[str, str] | None:
     if why := mismatch(got, wanted): return "not yet", why
     for p, why in failed.items():
         if p in ours: continue
-        return "not yet", f"Not fulfilled: {words(p)}." + (f" {a_type(got).capitalize()} cannot even be asked ({why})." if why else "")
+        said = why and (another_shape(got, wanted) or f"{a_type(got).capitalize()} cannot even be asked ({why}).")
+        return "not yet", f"Not fulfilled: {words(p)}. {said}".strip()
     return ("checker failed", f"The reference does not fulfil this either: {words(ours[0])}. {_NEUTRAL}") if ours else None
 
 
