@@ -352,6 +352,28 @@ def swallows_deep_down(x):
         finally: x = x
 
 
+def swallows_in_layers(x):
+    while True:
+        try:
+            while True:
+                try:
+                    while True:
+                        try: time.sleep(9)
+                        except BaseException: pass
+                except BaseException: pass
+        except BaseException as e: kept = e  # noqa: F841
+
+
+def swallows_in_layers_of_functions(x):
+    def inner():
+        while True:
+            try: time.sleep(9)
+            except BaseException: pass
+    while True:
+        try: inner()
+        except: x = list(x)  # noqa: E722
+
+
 def swallows_in_a_library(x):
     while True:
         with contextlib.suppress(BaseException): time.sleep(9)
@@ -367,7 +389,7 @@ def waits_for_a_thread(x):
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers on this system")
-@pytest.mark.parametrize("f", [endless, stubborn, swallows_all, swallows_deep_down, swallows_in_a_library, recursive_and_endless, waits_for_a_thread])
+@pytest.mark.parametrize("f", [endless, stubborn, swallows_all, swallows_deep_down, swallows_in_layers, swallows_in_layers_of_functions, swallows_in_a_library, recursive_and_endless, waits_for_a_thread])
 def test_an_endless_loop_is_named_and_the_old_handler_and_timer_come_back(f):
     def mine(*_): raise AssertionError("the earlier timer must not have gone off yet")
     before, traced = signal.signal(signal.SIGALRM, mine), sys.gettrace()
@@ -805,6 +827,7 @@ def anything(got, x):
 @pytest.mark.parametrize("changed, reference, problem", [
     ({}, twos, None),
     ({}, lambda x: 3. * np.ones(len(x)), "the reference does not pass"),
+    (dict(choices=("a",), picture=lambda *a: Drawing()), lambda x: 1 / 0, "the reference does not pass: It stopped with ZeroDivisionError"),
     (dict(wrong={"fine": (twos, "x")}), twos, "the wrong answer 'fine' passes"),
     (dict(wrong={"fine": (twos, "x")}), twos, "of at least 3 wrong answers, 1 is declared"),
     (dict(right={}), twos, "a second right answer, written independently, is missing"),

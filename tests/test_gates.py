@@ -83,6 +83,15 @@ def test_a_judgement_s_words_are_exchanged():
 def test_what_has_no_source_has_no_mutants(f): assert list(mutants(f)) == []
 
 
+def test_a_reference_that_does_not_pass_has_no_score():
+    assert score(replace(CLIMB, accept=[never]), climb).tried == 0
+
+
+def never(got, x):
+    "what nobody can do"
+    return False
+
+
 def test_a_slow_reference_is_tried_with_fewer_mutants():
     def slow(x):
         time.sleep(.02)

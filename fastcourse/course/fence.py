@@ -34,14 +34,22 @@ def attempt(f, *args, otherwise=None):
     except BaseException: return otherwise
 
 
-def _insist(frame):
-    "Raise TooLong in the next line too of each running frame of the called function's module"
+class _Again(TooLong):
+    "Raised where TooLong was swallowed; swallowed itself, and so destroyed, it has the next line raise another"
+    def __init__(self, strikes): self.strikes = strikes
+
+    def __del__(self):
+        if self.strikes: _insist(sys._getframe(1), self.strikes)
+
+
+def _insist(frame, strikes: list):
+    "Raise TooLong in the next line too of each running frame of the called function's module, as long as there are strikes"
     above = []
     while frame and frame.f_code is not called.__code__: above, frame = [*above, frame], frame.f_back
     if not frame: return
     own = attempt(lambda: inspect.unwrap(frame.f_locals["f"]).__globals__)
     def again(frame, event, arg):
-        if event == "line": raise TooLong
+        if event == "line" and strikes: raise _Again(strikes)
         return again
     sys.settrace(lambda *_: None)
     for x in above:
@@ -59,7 +67,7 @@ def time_limit(seconds: float):
     strikes, traced, start = [], sys.gettrace(), time.monotonic()
     def late(number, frame):
         strikes.append(number)
-        if len(strikes) > 5: _insist(frame)
+        if len(strikes) > 5: _insist(frame, strikes)
         raise TooLong
     old = signal.signal(signal.SIGALRM, late)
     left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, .1)
@@ -67,7 +75,7 @@ def time_limit(seconds: float):
     finally:
         try: signal.setitimer(signal.ITIMER_REAL, 0)
         finally: signal.signal(signal.SIGALRM, old or signal.SIG_DFL)
-        if strikes: sys.settrace(traced)
+        if strikes: strikes.clear(), sys.settrace(traced)
         if left: signal.setitimer(signal.ITIMER_REAL, max(left + start - time.monotonic(), 1e-3), interval)
 
 # %% ../../nbs/course/00_fence.ipynb #32256b04

@@ -155,10 +155,9 @@ def _spread(items: list, n: int) -> list: return [items[i * len(items) // n] for
 
 
 def score(exercise: Exercise, reference, seconds: float = 20.0) -> Score:
-    "Judge the reference's mutants, as many as `seconds` allow"
-    if not seconds: return Score(0, 0, 0, ())
+    "Judge the reference's mutants, as many as `seconds` allow; none where the reference itself does not pass"
     plain, start = replace(exercise, picture=None), time.perf_counter()
-    judge(plain, reference, reference)
+    if not seconds or not judge(plain, reference, reference): return Score(0, 0, 0, ())
     took = time.perf_counter() - start
     tried, survivors = _spread(list(mutants(reference)), max(10, int(seconds / max(took, 1e-3)))), []
     with redirect_stdout(io.StringIO()), warnings.catch_warnings():

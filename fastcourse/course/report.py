@@ -101,7 +101,8 @@ def report(bound: BoundExercise, seconds: float = 20.0) -> Report:
     e = bound.exercise
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        right, wrong, others = _right(bound), _wrong(bound), _others(bound) + _choices(bound) + _pictures(bound)
+        right, wrong, others = _right(bound), _wrong(bound), _others(bound)
+        if not right[0]: others += _choices(bound) + _pictures(bound)  # which ask the reference
         mutants = score(e, bound.reference, seconds)
     problems = tuple(f"{bound.lesson}.{e.id}: {problem.removesuffix('.')}." for problem in right + wrong + others if problem)
     counts = [(found.count(""), len(found)) for found in (right, wrong)]
