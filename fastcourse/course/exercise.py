@@ -33,7 +33,7 @@ class BoundExercise:
         return state_of(self.exercise, mine)
 
     def check(self, f=None, limit: float = 10.0) -> Verdict:
-        "The verdict on the function `f` as a card; raises nothing but KeyboardInterrupt"
+        "The verdict on the function `f` as a card, within `limit` seconds (see `fence.time_limit`); raises nothing but KeyboardInterrupt"
         verdict = judge(self.exercise, self.reference, f, limit)
         try: notes = self._remember(verdict.outcome, verdict.points, digest(f) if callable(f) else ""), *self._open(verdict.outcome)
         except Exception as e: notes = (f"Warning: this attempt is not saved ({error_text(e)}).",)
