@@ -41,9 +41,19 @@ class Predictions(NamedTuple):
 class History:
     "What `fit` measured: the plan, the loss of each step, a row of metrics at each epoch's end, the seconds it took"
     plan: Plan
+    first: int = 0                                                      # the plan's step at which this run began
     losses: np.ndarray = field(default_factory=lambda: np.empty(0))
+    norms: np.ndarray = field(default_factory=lambda: np.empty(0))      # of the gradients before clipping, if they were clipped
     epochs: list[dict] = field(default_factory=list)
     seconds: float = math.nan
+
+    def extend(self, losses, norms=()) -> None:
+        "Adds the losses, and norms, of the next steps"
+        self.losses, self.norms = np.concatenate([self.losses, losses]), np.concatenate([self.norms, norms])
+
+    def mean_of(self, epoch: int) -> float:
+        "The mean loss of those steps of an epoch that are in this run"
+        return float(np.mean([loss for loss, row in zip(self.losses, self.plan.rows[self.first :]) if row.epoch == epoch]))
 
     @property
     def table(self):
@@ -55,7 +65,7 @@ class History:
         "The loss of each step, smoothed, and on the validation split, over the learning rate"
         last = {row.epoch + 1: row.step for row in self.plan.rows}
         valid = [(last[row["epoch"]], row["valid_loss"]) for row in self.epochs if "valid_loss" in row]
-        return plot.training(self.losses, [row.lr for row in self.plan.rows], valid)
+        return plot.training(self.losses, [row.lr for row in self.plan.rows[self.first :]], valid, first=self.first)
 
     def __repr__(self):
         last = ", ".join(f"{k} {v:.4g}" for k, v in (self.epochs[-1] if self.epochs else {}).items())
@@ -65,7 +75,8 @@ class History:
 class Diverged(FastcourseError):
     "The loss is no longer a number; `history` is the run up to the step at which that was seen, at most 16 later"
     def __init__(self, history: History):
-        step = int(np.flatnonzero(~np.isfinite(history.losses))[0])
-        super().__init__(f"The loss became {history.losses[step]} at step {step}, with a learning rate of {history.plan.rows[step].lr:.3g}.",
+        at = int(np.flatnonzero(~np.isfinite(history.losses))[0])
+        step = history.first + at
+        super().__init__(f"The loss became {history.losses[at]} at step {step}, with a learning rate of {history.plan.rows[step].lr:.3g}.",
                          "Take a lower rate (lr_find suggests one), or pass stop_at_nan=False to go on and look.")
         self.history, self.step = history, step

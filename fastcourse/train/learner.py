@@ -8,21 +8,24 @@ __all__ = ['Learner']
 # %% ../../nbs/train/90_learner.ipynb #29cf0a5e
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from ..settings import FastcourseError, load_settings
+from .average import Average
 from .batches import Batches
-from .core import key, keys_of, own_draws, timer
+from .checkpoint import agree, pack, read, unpack, write
+from .core import key, own_draws, timer
 from .curves import Recipe
+from .forward import compiled
 from .items import Items, Loaders, call
 from .history import Diverged, History, Predictions
+from .parts import build, draws_of, optimizer_of, reduction_of
 from .plan import Plan, cut
 from .position import Batch, Position
 from .rehearsal import keep, rehearsal
@@ -30,44 +33,6 @@ from .team import Team
 from .values import Values
 
 # %% ../../nbs/train/90_learner.ipynb #ba009ce4
-def _build(model, seed: int) -> nn.Module:
-    "The model itself, or what its factory makes with the seed's own random weights"
-    if callable(model) and not isinstance(model, nn.Module):
-        with own_draws() as seeded:
-            seeded(key(seed, "weights"))
-            model = model()
-    if not isinstance(model, nn.Module):
-        raise FastcourseError(f"{type(model).__name__} is no model.",
-                              "Pass a torch module, or a function that makes one, such as lambda: convnet(10).")
-    if any(isinstance(p, UninitializedTensorMixin) for p in model.parameters()):
-        raise FastcourseError("The model has lazy parameters, whose shapes are not known yet.",
-                              "Run one batch through it before you pass it on.")
-    return model
-
-
-def _optimizer(optimizer, model: nn.Module) -> torch.optim.Optimizer:
-    "What the factory makes of the trainable parameters, or the optimizer itself if it is this model's"
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    if not trainable: raise FastcourseError("No parameter of the model can be trained.",
-                                            "Set requires_grad on those that shall be.")
-    if not isinstance(optimizer, torch.optim.Optimizer): return optimizer(trainable)
-    known = {id(p) for p in model.parameters()}
-    if all(id(p) in known for group in optimizer.param_groups for p in group["params"]): return optimizer
-    raise FastcourseError("The optimizer holds parameters of another model.",
-                          "Pass its class, such as AdamW, or make model and optimizer together.")
-
-
-def _reduction(loss) -> str:
-    "How a loss sums up its samples, as torch's own losses say it; 'mean' where it does not say"
-    return getattr(loss, "reduction", None) or getattr(loss, "keywords", {}).get("reduction", "mean")
-
-
-def _draws(plan: Plan, k: int) -> list[list[int]]:
-    "A key for each micro-batch of each step: what its layers draw depends on nothing else"
-    most = max(len(cut(n, plan.micro or n)) for n in {row.n for row in plan.rows})
-    return keys_of(k, np.arange(len(plan) * most)).reshape(len(plan), most).tolist()
-
-
 def _name(f) -> str: return getattr(f, "__name__", None) or _name(getattr(f, "func", type(f)))
 
 
@@ -80,16 +45,22 @@ class Learner:
 
     `model`: a module or a function that makes one · `data`: a `Data`, a DataLoader or `Loaders` · `loss(outputs, targets)` ·
     `optimizer`: a class, a function of the parameters, or an optimizer · `seed`: default from settings.ini ·
-    `micro`: samples in one forward pass, default the whole batch (many processes: an equal share of it)"""
-    def __init__(self, model, data, *, loss, optimizer, seed: int | None = None, device="auto", micro: int | None = None):
+    `micro`: samples in one forward pass, default the whole batch (many processes: an equal share of it) · `clip`: the most that
+    the gradient's norm may be (inf: only measured) · `ema`: decay of a running average of the weights, by which the model is
+    then judged · `compile`: by torch, where that works"""
+    def __init__(self, model, data, *, loss, optimizer, seed: int | None = None, device="auto", micro: int | None = None,
+                 clip: float | None = None, ema: float | None = None, compile: bool = False):
         self.seed = load_settings().seed if seed is None else seed
         self.team = Team(device)
         self.device, self.data, self.loss = self.team.device, Loaders(data) if isinstance(data, DataLoader) else data, loss
-        self.model = _build(model, self.seed).to(self.device)
-        self.optimizer = _optimizer(optimizer, self.model)
+        self.model = build(model, self.seed).to(self.device)
+        self.optimizer = optimizer_of(optimizer, self.model)
         self.micro = micro or (None if self.team.world == 1 else -(-self.data.batch_size // self.team.world))
-        self.position, self._values, self._held, self._sums = Position(), Values(self.optimizer), {}, _reduction(loss) == "sum"
+        self.position, self._values, self._held, self._sums = Position(), Values(self.optimizer), {}, reduction_of(loss) == "sum"
         self.team.share([*self.model.parameters(), *self.model.buffers()])
+        if clip is not None and not clip > 0: raise FastcourseError(f"clip = {clip!r} will not do.", "Give a norm above 0, such as 1.0, or None.")
+        self.clip, self.norm, self.average = clip, None, None if ema is None else Average(self.model, ema)
+        self._forward = compiled(self.model) if compile else self.model
 
     def split(self, split="valid") -> Batches:
         "The batches of 'train', 'valid' or 'test', or of a split of your own, on the device"
@@ -127,13 +98,13 @@ class Learner:
 
     def _cut(self, plan, start, first):
         data, fit, epoch, order, (rank, world) = self.split("train"), key(self.seed, "fit", start), None, None, (self.team.rank, self.team.world)
-        draws, augmented = _draws(plan, key(fit, "draw")), not {"augment", "flip", "shift", "cutout"}.isdisjoint(plan.recipe.moved())
+        draws, augmented = draws_of(plan, key(fit, "draw")), not {"augment", "flip", "shift", "cutout"}.isdisjoint(plan.recipe.moved())
         for row in plan.rows[first:]:
             if row.epoch != epoch: epoch, order = row.epoch, data.order(fit, row.epoch)
             sizes, index = cut(row.n, plan.micro or row.n), order[row.first : row.first + row.n]
             if world > 1: index = torch.cat([index[:0], *index.split(sizes)[rank::world]])
             x, y = data.take(index, seed=fit, epoch=epoch, size=row.size, strengths=augmented and row.strengths(self.data.augment))
-            yield Batch(x, y, index, row, tuple(zip(draws[row.step], sizes))[rank::world], start, plan.fingerprint)
+            yield Batch(x, y, index, row, tuple(zip(draws[row.step], sizes))[rank::world], start, plan.fingerprint, len(plan))
 
     def step(self, batch: Batch) -> torch.Tensor:
         "One optimizer step; its loss over the batch (the mean, or the sum if the loss sums), a detached float32 scalar on the device"
@@ -143,15 +114,17 @@ class Learner:
         with own_draws(self.device) as seeded, self._values.of(batch.row):
             self.optimizer.zero_grad()
             loss = self._gradient(batch, seeded)
+            if self.clip is not None: self.norm = nn.utils.clip_grad_norm_([p for group in self.optimizer.param_groups for p in group["params"]], self.clip)
             self.optimizer.step()
-        at.start, at.done, at.plan, at.torn = batch.start, at.done + 1, batch.plan, False
+        if self.average: self.average.update(at.done)
+        at.take(batch)
         return loss
 
     def _gradient(self, batch, seeded):
         total = None
         for k, n, x, y in batch.pieces():
             seeded(k)
-            loss = self._loss(call(self.model, x), y)
+            loss = self._loss(call(self._forward, x), y)
             if n != batch.n and not self._sums: loss = loss * (n / batch.n)
             loss.backward()
             total = loss.detach() if total is None else total + loss.detach()
@@ -172,32 +145,34 @@ class Learner:
                                   "Return torch's own result, without .item().")
         return loss.float().mean() if loss.ndim else loss.float()
 
-    def fit(self, recipe: Recipe | Plan, epochs: float = 1, *, record=None, progress=True, stop_at_nan=True) -> History:
-        "The loop above with a progress bar and an evaluation at each epoch's end; `record` is anything with `.log(**values)`"
+    def fit(self, recipe: Recipe | Plan, epochs: float = 1, *, resume=False, record=None, progress=True, stop_at_nan=True) -> History:
+        """The loop above with a progress bar and an evaluation at each epoch's end; with `resume` from the step where the learner
+        left the plan. `record` is anything with `.log(**values)`"""
         plan = recipe if isinstance(recipe, Plan) else self.plan(recipe, epochs)
-        history, losses = History(plan), []
-        bar = tqdm(total=len(plan), file=sys.stdout, disable=not progress or self.team.rank > 0, mininterval=0.5, bar_format=_BAR)
+        batches, history, seen = self.batches(plan, resume), History(plan, first=self.position.done - self.position.start if resume else 0), []
+        if progress and not resume and self.position.left: print(f"Note: {self.position.left}")
+        bar = tqdm(total=len(plan), initial=history.first, file=sys.stdout, disable=not progress or self.team.rank > 0, mininterval=0.5, bar_format=_BAR)
         with bar, timer(self.device) as t:
-            for batch in self.batches(plan):
-                losses.append(self.step(batch))
-                if record is not None: record.log(step=batch.step, loss=losses[-1])
+            for batch in batches:
+                seen.append((self.step(batch), self.norm) if self.clip else (self.step(batch),))
+                if record is not None: record.log(step=batch.step, **dict(zip(("loss", "norm"), seen[-1])))
                 ends = batch.row.first + batch.n == plan.n or batch.step + 1 == len(plan)
                 bar.update()
-                if ends or len(losses) == _LOOK: self._look(history, losses, t, stop_at_nan)
+                if ends or len(seen) == _LOOK: self._look(history, seen, t, stop_at_nan)
                 if ends: self._end_epoch(history, batch, t, bar)
         history.seconds = t.seconds
         return history
 
-    def _look(self, history, losses, t, stop_at_nan):
-        "Moves the losses from the device into the history; an error if one of them is not finite"
-        new, history.seconds = torch.stack(losses).cpu().numpy(), t.seconds
-        history.losses = np.concatenate([history.losses, new])
-        losses.clear()
-        if stop_at_nan and not np.isfinite(new).all(): raise Diverged(history)
+    def _look(self, history, seen, t, stop_at_nan):
+        "Moves losses and norms from the device into the history; an error if a loss is not finite"
+        losses, *norms = (torch.stack(values).cpu().numpy() for values in zip(*seen))
+        history.extend(losses, *norms)
+        history.seconds = t.seconds
+        seen.clear()
+        if stop_at_nan and not np.isfinite(losses).all(): raise Diverged(history)
 
     def _end_epoch(self, history, batch, t, bar):
-        steps = [row.step for row in history.plan.rows[: batch.step + 1] if row.epoch == batch.epoch]
-        row = dict(epoch=batch.epoch + 1, loss=float(history.losses[steps].mean()))
+        row = dict(epoch=batch.epoch + 1, loss=history.mean_of(batch.epoch))
         if self.data.valid is not None: row |= {f"valid_{k}": v for k, v in self.evaluate().items()}
         history.epochs.append(row | dict(seconds=t.seconds))
         bar.set_postfix({k: f"{v:.4g}" for k, v in row.items()})
@@ -209,7 +184,7 @@ class Learner:
         self.team.share(self.model.buffers())
         try:
             self.model.eval()
-            with torch.no_grad(), own_draws(self.device): yield
+            with torch.no_grad(), own_draws(self.device), self.average.in_place() if self.average else nullcontext(): yield
         finally:
             for module, mode in modes: module.training = mode
 
@@ -243,4 +218,34 @@ class Learner:
         return rehearsal(*self._touched())
 
     def _touched(self):
-        return [self.model, self.optimizer, vars(self.position), *([self.loss] if isinstance(self.loss, nn.Module) else [])]
+        modules = [self.model, self.loss] if isinstance(self.loss, nn.Module) else [self.model]
+        return [*modules, self.optimizer, vars(self.position), *([self.average.held] if self.average else [])]
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        "What a step changes, the optimizer's state aside"
+        modules = dict(model=self.model) | (dict(loss=self.loss) if isinstance(self.loss, nn.Module) else {})
+        held = {f"average.{i}": t for i, t in enumerate(self.average.held)} if self.average else {}
+        return held | {f"{part}.{name}": t for part, module in modules.items() for group in (module.named_parameters(), module.named_buffers()) for name, t in group}
+
+    def _facts(self) -> dict:
+        return dict(seed=self.seed, clip=self.clip, ema=self.average and self.average.decay)
+
+    def save(self, path) -> None:
+        "Writes one file from which `resume` goes on bit for bit; an error leaves the file that was there"
+        if self.position.torn: raise FastcourseError("The last step did not finish, so there is no whole state to save.", "Restore a snapshot first, or resume an earlier file.")
+        state, optimizer = pack(self.optimizer)
+        if self.team.rank == 0: write(path, self._tensors() | state, dict(learner=self._facts(), optimizer=optimizer, position=vars(self.position), torch=torch.__version__))
+
+    def resume(self, path) -> None:
+        "Takes over the state that `save` wrote: then go on with learner.batches(plan, resume=True) or learner.fit(plan, resume=True). An error leaves the learner as it was"
+        tensors, facts = read(path)
+        mine, before = self._tensors(), self.snapshot()
+        agree(mine, tensors, self._facts(), facts["learner"])
+        try:
+            with torch.no_grad():
+                for name, t in mine.items(): t.copy_(tensors[name])
+            unpack(self.optimizer, tensors, facts["optimizer"])
+            vars(self.position).update(facts["position"])
+        except BaseException:
+            before()
+            raise

@@ -90,19 +90,19 @@ def smooth(values, beta: float = 0.9) -> np.ndarray:
     return np.array(out)
 
 # %% ../../nbs/train/10_plot.ipynb #21a307e2
-def training(losses, lrs, valid: Sequence[tuple[int, float]] = (), title: str | None = None) -> Picture:
-    "Losses and learning rates of the steps 0, 1, ...; `valid`: (step, loss) at the ends of epochs"
+def training(losses, lrs, valid: Sequence[tuple[int, float]] = (), title: str | None = None, first: int = 0) -> Picture:
+    "Losses and learning rates of the steps from `first` on; `valid`: (step, loss) at the ends of epochs"
     _, losses = _series(losses)
     if not np.isfinite(losses).any():
         raise FastcourseError("There is no finite loss to draw.", "Look at the first loss: did the run diverge at its first step?")
     picture = Picture(6.4, 4.4, f"training loss and learning rate over {len(losses)} steps" + (", validation loss at the ends of epochs" if valid else ""))
     top, low = picture.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    seen = np.where(np.isfinite(losses), losses, np.nan)
-    _tidy(top, "", "loss", title).plot(seen, color="0.7", linewidth=1, marker="o" if len(losses) == 1 else None, label="each step")
-    top.plot(np.where(np.isfinite(losses), smooth(losses), np.nan), color=COLOURS[0], linewidth=2, label="training, smoothed")
+    seen, steps = np.where(np.isfinite(losses), losses, np.nan), np.arange(first, first + len(losses))
+    _tidy(top, "", "loss", title).plot(steps, seen, color="0.7", linewidth=1, marker="o" if len(losses) == 1 else None, label="each step")
+    top.plot(steps, np.where(np.isfinite(losses), smooth(losses), np.nan), color=COLOURS[0], linewidth=2, label="training, smoothed")
     if valid: top.plot(*zip(*valid), color=COLOURS[1], linestyle=DASHES[1], marker="o", markersize=5, label="validation")
     top.legend(frameon=False)
-    _tidy(low, "optimizer step", "learning rate").plot(lrs[: len(losses)], color=COLOURS[2], linewidth=1.6, marker="o" if len(losses) == 1 else None)
+    _tidy(low, "optimizer step", "learning rate").plot(steps, lrs[: len(losses)], color=COLOURS[2], linewidth=1.6, marker="o" if len(losses) == 1 else None)
     low.set_ylim(bottom=0)
     return picture
 

@@ -25,6 +25,7 @@ class Batch(NamedTuple):
     parts: tuple[tuple[int, int], ...]      # (key of what layers draw, samples) of each micro-batch in x
     start: int                              # the learner's steps before this plan began
     plan: str                               # that plan's fingerprint
+    of: int                                 # and its number of steps
 
     def pieces(self):
         "(key, samples, x, y) of each micro-batch"
@@ -44,11 +45,23 @@ class Batch(NamedTuple):
 # %% ../../nbs/train/70_position.ipynb #1be4bdd6
 @dataclass
 class Position:
-    "Where a learner stands: steps `done` in all; at how many its present plan began, and that plan's fingerprint; `torn` within a step"
+    "Where a learner stands: steps `done` in all; at how many its present plan began, that plan's fingerprint and length; `torn` within a step"
     start: int = 0
     done: int = 0
     plan: str | None = None
+    of: int = 0
     torn: bool = False
+
+    @property
+    def left(self) -> str:
+        "What is half done, in a sentence; empty where nothing is"
+        if self.torn: return f"Step {self.done - self.start} did not finish."
+        taken = self.done - self.start
+        return f"A plan was left after {taken} of its {self.of} steps." if taken < self.of else ""
+
+    def take(self, batch: Batch) -> None:
+        "The step of `batch` is done"
+        self.start, self.done, self.plan, self.of, self.torn = batch.start, self.done + 1, batch.plan, batch.of, False
 
     def expect(self, batch: Batch) -> None:
         "An error if `batch` is not the next one"
@@ -57,7 +70,7 @@ class Position:
         what = f"This batch is for step {batch.step} of its plan"
         if self.torn:
             raise FastcourseError("The last step did not finish, so weights and counters may not match.",
-                                  "Restore a snapshot, or build the learner again.")
+                                  "Restore a snapshot, resume a checkpoint, or build the learner again.")
         if ahead < 0: raise FastcourseError(f"{what}, which has been taken already.",
                                             "Take each batch once, from one loop.")
         if ahead > 0: raise FastcourseError(f"{what}, but {ahead} before it have not been taken.",
