@@ -105,7 +105,6 @@ def test_a_slow_reference_is_tried_with_fewer_mutants():
 @pytest.mark.slow
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda x: x.name)
 def test_the_course_s_own_lessons(lesson, request):
-    if lesson.name == "lr_finding": request.applymarker(pytest.mark.xfail(reason="its second right answer is not declared yet"))
     assert report.gates(lesson.name) == []
     assert gates.lesson_gates(lesson, ROOT, run=False) == []
 
