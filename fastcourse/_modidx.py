@@ -803,6 +803,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'fastcourse/train/lr_find.py'),
                                           'fastcourse.train.lr_find._enough': ('train/lr_find.html#_enough', 'fastcourse/train/lr_find.py'),
                                           'fastcourse.train.lr_find._level': ('train/lr_find.html#_level', 'fastcourse/train/lr_find.py'),
+                                          'fastcourse.train.lr_find._sweep': ('train/lr_find.html#_sweep', 'fastcourse/train/lr_find.py'),
                                           'fastcourse.train.lr_find.centred': ('train/lr_find.html#centred', 'fastcourse/train/lr_find.py'),
                                           'fastcourse.train.lr_find.lr_find': ('train/lr_find.html#lr_find', 'fastcourse/train/lr_find.py'),
                                           'fastcourse.train.lr_find.suggest': ('train/lr_find.html#suggest', 'fastcourse/train/lr_find.py'),

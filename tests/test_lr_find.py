@@ -102,6 +102,15 @@ def test_a_sweep_that_ends_too_early_says_so():
     assert "raise `end`" not in lr_find(learner()).note
 
 
+def test_the_mean_of_several_sweeps():
+    "Their noise is less by about the square root of their number; all end with the shortest; and the learner is as it was"
+    x = learner(data=clouds(400, batch_size=8))
+    before = state_of(x)
+    one, nine = lr_find(x), lr_find(x, sweeps=9)
+    assert same(state_of(x), before) and len(nine.losses) <= len(one.losses)
+    assert 1 / 6 < np.std(nine.losses[:30]) / np.std(one.losses[:30]) < 1 / 2
+
+
 def test_micro_batches_make_no_extra_points():
     whole, split, taken = lr_find(learner()), learner(micro=4), []
     split.optimizer.register_step_post_hook(lambda *a: taken.append(1))
@@ -164,7 +173,7 @@ def test_data_shorter_than_the_sweep_goes_round():
     assert len(found.lrs) > 16
 
 
-@pytest.mark.parametrize("wrong", [dict(start=0), dict(start=1, end=1), dict(end=math.inf), dict(start=-1), dict(per_decade=0)])
+@pytest.mark.parametrize("wrong", [dict(start=0), dict(start=1, end=1), dict(end=math.inf), dict(start=-1), dict(per_decade=0), dict(sweeps=0), dict(sweeps=1.5)])
 def test_a_sweep_refuses(wrong):
     with pytest.raises(FastcourseError): lr_find(learner(), **wrong)
 

@@ -128,10 +128,10 @@ class Found:
     @property
     def note(self) -> str:
         "What a reader of the curve should know, in a sentence"
-        if self.suggestion is None: return f"The loss never descends. Stopped: {self.stop_reason}."
+        if self.suggestion is None: return f"The loss never descends, or its noise hides it: look again with sweeps=3. Stopped: {self.stop_reason}."
         width = self.high / self.low
         doubt = "" if self.agree else " A cliff" if width < 2 else " Flat or noisy"
-        advice = doubt and f"{doubt}: sweep again with another seed or more points."
+        advice = doubt and f"{doubt}: look again with sweeps=3."
         cut = " The loss is still low where the sweep ends: raise `end`." if self.high >= self.lrs[-1] else ""
         return f"Take {self.lr:.2g}; useful from {self.low:.2g} up to a ceiling of {self.high:.2g}.{advice}{cut} Stopped: {self.stop_reason}."
 
@@ -151,19 +151,27 @@ def sweep_plan(learner, lr, steps: int) -> Plan:
     return Plan(Recipe(lr=lr), steps * batch / whole, whole, batch, learner.micro)
 
 
-def lr_find(learner, start: float = 1e-6, end: float = 10, per_decade: int = 16) -> Found:
-    "Sweeps the rate of `learner` from `start` to `end` by equal ratios and leaves it bit for bit as it was (after Smith 2015, arXiv:1506.01186)"
-    if not 0 < start < end < math.inf: raise FastcourseError(f"A sweep cannot go from {start!r} to {end!r}.",
-                                                             "Give two rates above 0, the lower one first.")
-    if not per_decade >= 1: raise FastcourseError(f"per_decade = {per_decade!r} will not do.",
-                                                  "Give a whole number, 1 or more.")
-    plan = sweep_plan(learner, exponential(start, end), round(math.log10(end / start) * per_decade) + 1)
-    lrs = np.array([row.lr for row in plan.rows])
-    watch = _Watch(lrs)
+def _sweep(learner, plan: Plan, turn: int) -> tuple[list[float], str]:
+    "(finite losses, why it stopped) of sweep number `turn`, each with samples in an order of its own"
+    watch = _Watch([row.lr for row in plan.rows])
     with learner.rehearsal():
-        learner.position.start = learner.position.done = 0
+        learner.position.start = learner.position.done = turn * len(plan)
         for batch in learner.batches(plan):
             if watch.over(learner.step(batch).item()): break
-    lrs, losses, reason = lrs[: len(watch.losses)], np.array(watch.losses), watch.reason or f"the sweep reached its end at {end:g}"
+    return watch.losses, watch.reason or f"the sweep reached its end at {watch.lrs[-1]:g}"
+
+
+def lr_find(learner, start: float = 1e-6, end: float = 10, per_decade: int = 16, sweeps: int = 1) -> Found:
+    """Sweeps the rate of `learner` from `start` to `end` by equal ratios and leaves it bit for bit as it was (after Smith 2015,
+    arXiv:1506.01186). With several `sweeps` from the same weights the losses are their means, as far as the shortest came"""
+    if not 0 < start < end < math.inf: raise FastcourseError(f"A sweep cannot go from {start!r} to {end!r}.",
+                                                             "Give two rates above 0, the lower one first.")
+    for name, value in dict(per_decade=per_decade, sweeps=sweeps).items():
+        if not value >= 1 or value != int(value): raise FastcourseError(f"{name} = {value!r} will not do.", "Give a whole number, 1 or more.")
+    plan = sweep_plan(learner, exponential(start, end), round(math.log10(end / start) * per_decade) + 1)
+    found = [_sweep(learner, plan, turn) for turn in range(int(sweeps))]
+    shortest, reason = min(found, key=lambda sweep: len(sweep[0]))
+    lrs = np.array([row.lr for row in plan.rows[: len(shortest)]])
+    losses = np.mean([losses[: len(shortest)] for losses, _ in found], axis=0)
     _enough(lrs, f" ({reason})")
     return Found(lrs, losses, reason, suggest(lrs, losses))

@@ -120,8 +120,9 @@ def finder(lrs, losses, smoothed, lr: float | None, low: float | None, high: flo
         ax.axvspan(low, high, color=COLOURS[4], alpha=0.2, linewidth=0, label="useful range")
         ax.axvline(lr, color=COLOURS[1], linestyle=DASHES[1], linewidth=1.6, label=f"suggestion {lr:.2g}")
     floor, start = np.nanmin(shown), shown[0]
-    room = max(abs(start - floor), 1e-3 * abs(start), 1e-12)
-    ax.set_ylim(floor - 0.15 * room, start + 0.6 * room)
+    noise = float(np.std(losses[: max(8, len(losses) // 8)]))
+    room = max(abs(start - floor), 3 * noise, 1e-3 * abs(start), 1e-12)
+    ax.set_ylim(min(floor - 0.15 * room, start - 3 * noise), start + max(0.6 * room, 3 * noise))
     ax.legend(frameon=False, loc="best")
     return picture
 

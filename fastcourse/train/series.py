@@ -187,7 +187,7 @@ def _card(data, column, target, horizon, window, names) -> SeriesCard:
                   "direction": ("the more frequent class", "up")}[target]
     shown = " and ".join(f"{share:.3f} of {name}" for name, share in right.items() if name != "train")
     title = f"{column} {target}, {horizon} days ahead, where {rule} is right on {shown}"
-    task = f"{column}: are the next {horizon} days {asks}?"
+    task = f"{column}: {'is the next day' if horizon == 1 else f'are the next {horizon} days'} {asks}?"
     return SeriesCard(f"{column}_{target}", title, task, tuple(names), right)
 
 
