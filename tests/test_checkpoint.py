@@ -1,6 +1,7 @@
 """Contract 4: a run that was killed and taken up again is bit for bit the run that was not; and a file that is not right is refused, leaving all as it was."""
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -244,3 +245,18 @@ def test_what_is_half_done_is_said(capsys):
     x.fit(Recipe(lr=0.1), 1)
     assert "A plan was left after 4 of its 21 steps" in capsys.readouterr().out and not x.position.left
     with pytest.raises(FastcourseError, match="not within this plan"): x.fit(plan, resume=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++") and not shutil.which("clang++"), reason="torch.compile needs a C++ compiler on a CPU")
+def test_a_compiled_run_goes_on_bit_for_bit_and_is_rehearsed(tmp_path):
+    def make(): return learner(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2)), compile=True)
+    a, b = make(), make()
+    plan = run(a, steps=4)
+    a.save(tmp_path / "a.ckpt")
+    b.resume(tmp_path / "a.ckpt")
+    before = killed.digest(a)
+    with a.rehearsal(): a.fit(Recipe(lr=0.5), 1, progress=False)
+    assert killed.digest(a) == before
+    for x in a, b: x.fit(plan, resume=True, progress=False)
+    assert killed.digest(a) == killed.digest(b)
