@@ -370,6 +370,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'fastcourse.course.report._others': ('course/report.html#_others', 'fastcourse/course/report.py'),
                                           'fastcourse.course.report._pictures': ( 'course/report.html#_pictures',
                                                                                   'fastcourse/course/report.py'),
+                                          'fastcourse.course.report._problems': ( 'course/report.html#_problems',
+                                                                                  'fastcourse/course/report.py'),
                                           'fastcourse.course.report._right': ('course/report.html#_right', 'fastcourse/course/report.py'),
                                           'fastcourse.course.report._starter': ( 'course/report.html#_starter',
                                                                                  'fastcourse/course/report.py'),
