@@ -15,18 +15,18 @@ __all__ = ['lr_range_exercise', 'smooth_losses_exercise', 'when_to_stop_exercise
            'is_a_loss_of_the_sweep', 'suggest_lr', 'is_one_rate', 'trains_well', 'is_a_place', 'is_one_of_the_losses',
            'is_the_lowest', 'is_the_end', 'is_too_high', 'is_too_low', 'sweep_with_the_useful', 'diagnose',
            'threshold_for', 'keeps_the_rate', 'calls_all_it_may', 'counts_pneumonias', 'counts_all_films',
-           'is_highest_score', 'leaves_out_the_equal', 'breaks_the_rate', 'is_too_careful', 'threshold_picture',
-           'number_to_tell', 'is_recall_of_new_films', 'is_alarms_of_new_films', 'is_about_valid', 'chose_on_test',
-           'chose_on_both', 'repeats_the_promise', 'is_turned', 'has_specificity', 'reasons', 'judges_leak',
-           'judges_shares', 'judges_overlooked', 'judges_look', 'judges_machine', 'judges_same_child', 'blames_shares',
-           'leaves_shares_open', 'blames_machine', 'clears_machine', 'settles_same_child', 'believes_in_a_leak',
-           'believes_in_overlooking', 'doubts_the_look', 'which_is_noise', 'is_the_run_without_gain',
-           'is_plainly_other', 'no_such_run', 'fears_unrest', 'noise_picture', 'beats_persistence',
-           'says_yes_only_beyond_luck', 'says_yes_where_it_may', 'copies_a_rule', 'beats_a_coin', 'forgets_a_rule',
-           'takes_luck', 'counts_days', 'too_strict', 'tries_until', 'is_the_number_of_coins', 'is_a_whole_number',
-           'is_the_chance_of_one', 'is_not_rounded', 'is_the_mean', 'adds_chances', 'is_the_bell_curve',
-           'wants_more_than_the_share', 'counts_both_tails', 'has_exactly_the_share', 'tries_picture', 'pictures',
-           'main']
+           'is_highest_score', 'is_a_quantile', 'leaves_out_the_equal', 'breaks_the_rate', 'is_too_careful',
+           'threshold_picture', 'number_to_tell', 'is_recall_of_new_films', 'is_alarms_of_new_films', 'is_about_valid',
+           'chose_on_test', 'chose_on_both', 'repeats_the_promise', 'is_turned', 'has_specificity', 'reasons',
+           'judges_leak', 'judges_shares', 'judges_overlooked', 'judges_look', 'judges_machine', 'judges_same_child',
+           'blames_shares', 'leaves_shares_open', 'blames_machine', 'clears_machine', 'settles_same_child',
+           'believes_in_a_leak', 'believes_in_overlooking', 'doubts_the_look', 'which_is_noise',
+           'is_the_run_without_gain', 'is_plainly_other', 'no_such_run', 'fears_unrest', 'noise_picture',
+           'beats_persistence', 'says_yes_only_beyond_luck', 'says_yes_where_it_may', 'copies_a_rule', 'beats_a_coin',
+           'forgets_a_rule', 'takes_luck', 'counts_days', 'too_strict', 'compares_apart', 'tries_until',
+           'is_the_number_of_coins', 'is_a_whole_number', 'is_the_chance_of_one', 'is_not_rounded', 'is_the_mean',
+           'adds_chances', 'is_the_bell_curve', 'wants_more_than_the_share', 'counts_both_tails', 'rounds_down',
+           'rounds_to_the_nearest', 'has_exactly_the_share', 'tries_picture', 'pictures', 'main']
 
 # %% ../../lessons/01_lr_finding.ipynb #f693d863
 from pathlib import Path
@@ -335,6 +335,8 @@ _MISTAKES = {  # name: (answer, what to say)
     "ratio": (_stop_if(lambda l, first, i: not np.isfinite(l[i]) or l[i] > 4 * np.min(l[: i + 1])),
               "A multiple of the lowest loss is no measure where losses are negative or near 0. Measure by distances: from the highest of "
               "the first losses down to the lowest."),
+    "late": (_stop_if(lambda l, first, i: not np.isfinite(l[i]) or i > first and l[i] > 2 * np.max(l[:first]) - np.min(l[:i])),
+             "The first losses are those with i < first, counted from 0: loss number `first` may already be diverged."),
     "foresight": (_above(lambda l, first, i: 2 * np.max(l[:first]) - np.nanmin(l)),
                   "The lowest loss of the whole list was used. While the sweep runs, the later ones are not there yet: take the lowest *so far*."),
     "any_rise": (_above(lambda l, first, i: l[i - 1]),
@@ -345,6 +347,10 @@ _MISTAKES = {  # name: (answer, what to say)
                     "The limit lies a whole descent *above* the highest of the first losses: highest + (highest - lowest)."),
     "equal_too": (_stop_if(lambda l, first, i: not np.isfinite(l[i]) or i >= first and l[i] >= 2 * np.max(l[:first]) - np.min(l[:i])),
                   "A loss that just reaches the limit does not lie above it."),
+    "one_less": (lambda losses, first: max(_stop_if(_is_over)(losses, first) - 1, 0),
+                 "One too few: the last good loss was left out. If loss number i, counted from 0, is the first bad one, i losses come before it."),
+    "mean_start": (_above(lambda l, first, i: 2 * np.mean(l[:first]) - np.min(l[:i])),
+                   "The start is the *highest* of the first losses, not their mean."),
     "first_alone": (_above(lambda l, first, i: 2 * l[0] - np.min(l[:i])),
                     "The start is the highest of the first `first` losses, not the very first alone."),
 }
@@ -362,8 +368,9 @@ when_to_stop_exercise = Exercise(
     "when_to_stop", minutes=12, points=4,
     cases=[([3.0, 2.0, 1.0, 6.0, 9.0], 2), ([-1.25, -1.0, -2.0, -3.0, -2.5, 0.5, 1.5, 7.0], 2), ([5.0, 4.0, 3.0, 2.5], 2),
            ([2.3, 2.2, 2.4, 1.1, 1.0, 0.8, np.nan, 0.9, 50.0], 3), ([1.0, 0.0, 0.2, -np.inf, 0.3, 5.0], 2), ([np.nan, 1.0, 2.0], 2),
-           ([4.0, 3.0, 6.0, 0.0, 7.0, 9.0], 2), ([4.0, 3.0, 2.0, 0.0, 7.5, 9.0], 2), ([1.0, 2.0, 2.5, 2.75, 3.5], 2),
+           ([3.0, 2.0, 9.0, 2.5, 1.0, 9.0], 2), ([4.0, 3.0, 2.0, 6.5, 0.0, 7.0, 9.0], 2), ([4.0, 3.0, 2.0, 0.0, 7.5, 9.0], 2), ([1.0, 2.0, 2.5, 2.75, 3.5], 2),
            ([2.0, 2.25, 2.5, 0.875, 1.25, 1.75, 2.75, 3.25, 3.75, 4.125, 4.25, 0.5, 9.0], 3),
+           ([3.0, 2.0, -1.0, 5.0, 6.5, 7.0, 4.0, 8.0], 2), ([3.0, 0.0, 0.0, 4.0, 3.75, 3.5, 9.0], 4),
            (_clothes["losses"], 10), (np.append(_clothes["losses"], [2.9, 8.4, 61.0]), 10)],
     accept=[is_a_count, keeps_nothing_broken, keeps_nothing_diverged, stops_for_a_reason],
     diagnose={is_a_loss_of_the_sweep: "This is a loss. Asked for is how *many* losses to keep."}
@@ -413,7 +420,7 @@ def is_one_rate(got, lrs, losses):
 def trains_well(got, lrs, losses):
     "a rate at which the network trained well"
     low, high = _useful(lrs, losses)
-    return low <= got <= high
+    return low / 1.1 <= got <= 1.1 * high          # the ranges are known from one training a rate, and no better
 
 
 def is_a_place(got, lrs, losses): return got == int(got) and 1 < got <= len(lrs)
@@ -583,7 +590,8 @@ from .. import accuracy, at_threshold, auc, interval, missed_per_1000, roc
 def threshold_for(scores, targets, false_alarms):
     """The lowest of the scores that, as threshold, calls at most the share `false_alarms` of the films without the finding.
 
-    targets: 1 with the finding, 0 without. Here some score always keeps the promise.
+    targets: 1 with the finding, 0 without. Lists come too: np.asarray makes arrays of them. Here some score always keeps the
+    promise.
     For example, threshold_for([0.1, 0.4, 0.5, 0.9], [0, 0, 1, 1], 0.5) gives 0.4: it calls one of the two normal films."""
     ### BEGIN SOLUTION
     scores, targets = np.asarray(scores), np.asarray(targets)
@@ -633,6 +641,11 @@ def counts_all_films(got, scores, targets, false_alarms):
 
 
 def is_highest_score(got, scores, targets, false_alarms): return _surely(got, np.max(scores), scores)
+
+
+def is_a_quantile(got, scores, targets, false_alarms):
+    normal = np.asarray(scores)[np.asarray(targets) == 0]
+    return len(scores) > 40 and np.isclose(got, np.quantile(normal, 1 - false_alarms)) and not np.isin(got, scores)
 
 
 def leaves_out_the_equal(got, scores, targets, false_alarms):
@@ -689,6 +702,8 @@ threshold_for_exercise = Exercise(
     diagnose={
         is_highest_score: "This is the highest score of all: it keeps the promise and finds next to nothing. Asked for is the "
                           "*lowest* that keeps it.",
+        is_a_quantile: "This is a quantile of the normal scores. It lies between two of them, and then the share can come out "
+                       "too large. Asked for is the lowest *score* that keeps the promise.",
         leaves_out_the_equal: "A film whose score *is* the threshold is called too. With the films at the threshold counted, "
                               "there are too many.",
         counts_all_films: "This is the share of *all* films that are called. A false alarm can only come from a film without "
@@ -699,6 +714,7 @@ threshold_for_exercise = Exercise(
         is_too_careful: "The promise is kept, but a lower score would keep it too, and would find more.",
     },
     wrong=dict(
+        quantile=(lambda s, t, f: np.quantile(np.asarray(s)[np.asarray(t) == 0], 1 - f), "quantile of the normal scores"),
         highest=(lambda s, t, f: max(s), "highest score of all"),
         strict=(_by(lambda at, s, t: (s[t == 0] > at).mean()), "is called too"),
         all_films=(_by(lambda at, s, t: (s >= at).mean()), "share of *all* films"),
@@ -713,15 +729,16 @@ threshold_for_exercise = Exercise(
         "First take the scores of the normal films alone. For one threshold s, which share of *them* is at s or above it?",
         ("Try every score as threshold, keep those whose share of normal films called is at most `false_alarms`, and take the "
          "lowest of those."),
-        ("With arrays: normal = scores[targets == 0]; for a score s the share is (normal >= s).mean(). Then min over the scores "
-         "that pass."),
+        ("scores, targets = np.asarray(scores), np.asarray(targets); normal = scores[targets == 0]; for a score s the share is "
+         "(normal >= s).mean(). Then min over the scores that pass."),
     ])
 
 # %% ../../lessons/01_lr_finding.ipynb #ca93d6a9
 def number_to_tell(valid_scores, valid_targets, test_scores, test_targets, false_alarms):
     """(recall, false-alarm rate) that a colleague should expect at her hospital, for which the test films stand.
 
-    The threshold must be fixed before her first film is read: aim at the share `false_alarms`.
+    The threshold must be fixed before her first film is read: aim at the share `false_alarms`. Both numbers are shares from
+    0 to 1, not rounded.
     For example, number_to_tell([1, 2, 3, 4], [0, 0, 1, 1], [2, 3, 3, 5], [0, 0, 1, 1], 0) gives (1.0, 0.5)."""
     ### BEGIN SOLUTION
     threshold = threshold_for(valid_scores, valid_targets, false_alarms)
@@ -819,7 +836,7 @@ def reasons():
 
     leak: children are in both train and valid, and that made valid look good
     shares: most of the fall in accuracy comes from there being fewer pneumonias in test
-    overlooked: the network overlooks more pneumonias in test
+    overlooked: most of the fall in accuracy comes from pneumonias that the network overlooks in test
     look: normal films of the test look different from those of the training pool
     machine: the test films were made with another machine
     same child: some children are in both train and test"""
@@ -975,7 +992,7 @@ _FALL = [0.668, 0.655, 0.648, 0.642, 0.638, 0.635]                            # 
 _KEPT = [0.668, 0.662, 0.66, 0.66, 0.661, 0.66]
 _PLAIN = {"A": (_FALL, _KEPT), "B": ([0.699, 0.694, 0.69, 0.687, 0.684, 0.68], [0.693, 0.697, 0.702, 0.706, 0.711, 0.717])}
 _MEMORY = {"night": ([0.69, 0.66, 0.62, 0.57, 0.51, 0.44], [0.694, 0.696, 0.699, 0.702, 0.706, 0.711]), "day": (_FALL, _KEPT)}
-_LATE = {"long": ([0.66, 0.64, 0.60, 0.55, 0.49, 0.42], [0.667, 0.658, 0.668, 0.69, 0.715, 0.74]),
+_LATE = {"long": ([0.70, 0.65, 0.60, 0.55, 0.49, 0.42], [0.697, 0.658, 0.668, 0.69, 0.715, 0.74]),
          "short": ([0.698, 0.694, 0.691, 0.688, 0.686, 0.68], [0.694, 0.72, 0.695, 0.722, 0.697, 0.725])}
 _WIGGLY = {"x": ([0.695, 0.693, 0.692, 0.691, 0.690, 0.689], [0.6935, 0.6931, 0.6934, 0.6932, 0.6935, 0.6940]),
            "y": ([0.69, 0.68, 0.675, 0.67, 0.665, 0.66], [0.678, 0.662, 0.681, 0.664, 0.68, 0.66]),
@@ -1012,6 +1029,7 @@ which_is_noise_exercise = Exercise(
         wiggles=(_by_wiggles, "calmer run"),
         rise=(_by_rise, "trained for too long"),
         loss_itself=(lambda curves: "noise", "a key of"),
+        first_epoch=(lambda curves: _pick(curves, lambda train, valid: valid[0]), "look at its best epoch"),
     ),
     right=dict(below_ln2=lambda curves: next(n for n, (_, valid) in curves.items() if sum(v < 0.685 for v in valid) == 0),
                gain=lambda curves: sorted(curves, key=lambda n: np.log(2) - np.min(curves[n][1]))[0]),
@@ -1028,7 +1046,8 @@ def beats_persistence(network, rules, months):
 
     More than luck: the whole 95 % interval of the difference in accuracy lies above 0, with months drawn whole.
     network: 1 for each day on which it is right, else 0; rules: the same for each rule, by name; months: each day's month.
-    `interval(metric, a, b, groups=...)` draws groups whole; here `metric` is a function of two such arrays."""
+    `interval(metric, a, b, groups=...)` draws groups whole; here `metric` is a function of two such arrays. The result has
+    `.value`, `.low` and `.high`."""
     ### BEGIN SOLUTION
     def ahead(ours, theirs): return np.mean(ours - theirs)
     return all(interval(ahead, network, right, groups=months).low > 0 for right in rules.values())
@@ -1063,7 +1082,9 @@ def beats_a_coin(got, network, rules, months): return got and all(network.mean()
 def forgets_a_rule(got, network, rules, months): return got and any(network.mean() < right.mean() for right in rules.values())
 def takes_luck(got, network, rules, months): return got and not _by_days(network, rules)
 def counts_days(got, network, rules, months): return got and not _verdict(network, rules, months)
-def too_strict(got, network, rules, months): return not got and _verdict(network, rules, months)
+def _apart(network, rules, months): return all(_ends(network, months)[0] > _ends(right, months)[1] for right in rules.values())
+def too_strict(got, network, rules, months): return not got and _verdict(network, rules, months) and _apart(network, rules, months)
+def compares_apart(got, network, rules, months): return not got and _verdict(network, rules, months)
 
 
 def _record(seed, network, rules, months=30, days=21):
@@ -1078,6 +1099,14 @@ def _a_few_months():
     network, rules, months = _record(7, 0.6, {"21 days": 0.6, "5 days": 0.45})
     won, lost, rule = np.isin(months, [3, 4, 5, 20]), months == 11, rules["21 days"]
     return np.select([won, lost], [1.0, 0.0], rule), rules | {"21 days": np.select([won, lost], [0.0, 1.0], rule)}, months
+
+
+def _rule_put_right():
+    "The network says what a rule says, and is right on one day more in each month: a small lead, and a sure one"
+    _, rules, months = _record(9, 0.5, {"21 days": 0.6, "5 days": 0.3})
+    better = rules["21 days"].copy()
+    for month in range(30): better[np.flatnonzero((months == month) & (better == 0))[:1]] = 1
+    return better, rules, months
 
 
 def _copied_rule():
@@ -1104,7 +1133,7 @@ beats_persistence_exercise = Exercise(
     "beats_persistence", minutes=10, points=3, profile="trading",
     cases=[_record(1, 0.8, {"5 days": 0.55, "21 days": 0.62}), _record(2, 0.68, {"5 days": 0.52, "21 days": 0.8}),
            _record(3, 0.63, {"21 days": 0.615, "5 days": 0.5}),
-           _a_few_months(), _record(4, 0.58, {"5 days": 0.62, "21 days": 0.7}), _copied_rule()],
+           _a_few_months(), _record(4, 0.58, {"5 days": 0.62, "21 days": 0.7}), _copied_rule(), _rule_put_right()],
     accept=[says_yes_only_beyond_luck, says_yes_where_it_may],
     diagnose={
         beats_a_coin: "Here every rule is better than the network. To be better than a coin is no merit where persistence is "
@@ -1117,6 +1146,8 @@ beats_persistence_exercise = Exercise(
         counts_days: "Here the lead comes from a handful of months. With days drawn one by one it looks certain, with whole "
                      "months it does not: pass groups=months.",
         too_strict: "Here each interval lies above 0, so the answer is yes.",
+        compares_apart: "Here the lead is small and sure: the two are right on nearly the same days. Two intervals side by side hide "
+                        "that. Take the interval of the *difference*.",
     },
     wrong=dict(
         coin=(lambda network, rules, months: network.mean() > 0.5, "no merit"),
@@ -1126,6 +1157,7 @@ beats_persistence_exercise = Exercise(
         upper_end=(_compare(all, end=1), "luck explains it"),
         days=(_compare(all, over="days"), "handful of months"),
         not_behind=(lambda network, rules, months: all(_ends(network - right, months)[0] >= 0 for right in rules.values()), "says on every day"),
+        apart=(_apart, "side by side"),
         never=(lambda network, rules, months: False, "the answer is yes"),
     ),
     right=dict(by_hand=_compare_by_hand, quantiles=_compare(all)),
@@ -1141,7 +1173,7 @@ def tries_until(accuracy, days):
 
     For example, tries_until(1.0, 2) is 3. One coin is right on both days with 1/4; so two coins fail with 9/16, three with 27/64."""
     ### BEGIN SOLUTION
-    needed = ceil(accuracy * days)
+    needed = ceil(accuracy * days - 1e-9)              # in floats 0.55 * 100 is a hair above 55
     one = sum(comb(days, k) for k in range(needed, days + 1)) / 2**days
     return ceil(log(0.5) / log(1 - one))
     ### END SOLUTION
@@ -1189,7 +1221,14 @@ def is_the_bell_curve(got, accuracy, days): return abs(got - _median(_smooth(acc
 def wants_more_than_the_share(got, accuracy, days): return got == _median(max(_tail(accuracy, days, strictly=True), 1e-9))
 
 
-def counts_both_tails(got, accuracy, days): return got == _median(2 * _tail(accuracy, days))
+def counts_both_tails(got, accuracy, days): return days > 100 and got == _median(2 * _tail(accuracy, days))
+
+
+def rounds_down(got, accuracy, days): return days > 100 and got == _median(sum(comb(days, k) for k in range(int(accuracy * days), days + 1)) / 2**days)
+
+
+def rounds_to_the_nearest(got, accuracy, days):
+    return got == _median(sum(comb(days, k) for k in range(round(accuracy * days), days + 1)) / 2**days)
 
 
 def has_exactly_the_share(got, accuracy, days): return got == _median(comb(days, ceil(accuracy * days)) / 2**days)
@@ -1226,7 +1265,7 @@ def _by_halving(accuracy, days):
 
 tries_until_exercise = Exercise(
     "tries_until", minutes=10, points=3, profile="trading",
-    cases=[(1.0, 2), (0.55, 63), (0.55, 250), (0.6, 63), (0.58, 201), (0.55, 1232)],
+    cases=[(1.0, 2), (0.55, 63), (0.55, 250), (0.6, 62), (0.58, 201), (0.55, 1232)],
     accept=[is_the_number_of_coins, is_a_whole_number],
     diagnose={
         is_the_chance_of_one: "This is the chance of *one* coin. How many coins does it take until the best of them gets there?",
@@ -1234,6 +1273,9 @@ tries_until_exercise = Exercise(
         has_exactly_the_share: "This is the chance of exactly that many right days. A coin that is right more often counts "
                                "too: add them up.",
         counts_both_tails: "Here coins that are *wrong* so often count too. Only those that are right on at least the share do.",
+        rounds_down: "The number of days was rounded down, and that is less than the share: 34 of 63 days are 0.54. Round it up.",
+        rounds_to_the_nearest: "The number of days was rounded to the nearest. Where that is down, it is less than the share: 37 of 62 days "
+                               "are 0.597. Round it up.",
         is_the_mean: "This is 1 / p, the number of coins it takes *on average*. Asked for is when the chance reaches one half, "
                      "which is sooner.",
         adds_chances: "This adds up the chances of the coins. Two coins that both get there count once: multiply the chances "
@@ -1252,6 +1294,8 @@ tries_until_exercise = Exercise(
         mean=(lambda a, n: ceil(1 / _tail(a, n)), "*on average*"),
         added=(lambda a, n: ceil(0.5 / _tail(a, n)), "multiply the chances"),
         bell=(lambda a, n: _median(_smooth(a, n)), "bell curve"),
+        floor=(lambda a, n: _median(sum(comb(n, k) for k in range(int(a * n), n + 1)) / 2**n), "rounded down"),
+        nearest=(lambda a, n: _median(sum(comb(n, k) for k in range(round(a * n), n + 1)) / 2**n), "rounded to the nearest"),
     ),
     right=dict(coin_after_coin=_with_floats, halving=_by_halving),
     equivalent=("range(needed, days + 1) -> range(needed, days + 1 + 1)", "1 -> 2"),     # comb(n, n + 1) is 0
@@ -1286,15 +1330,16 @@ def main(
     "Trains a small network on real images, with a learning rate read off a sweep"
     data = pictures(dataset, size, batch_size)
     learner = fresh_learner(data, seed)
+    learner.plan(Recipe(lr=1.0), epochs)            # what is wrong with the epochs is said before the sweep
     if lr == "auto":
         rates = exercises("lr_finding").lr_range.best(lr_range)(1e-6, 10, 113)
         found = suggest(*sweep(learner, rates))
-        if found is None: raise SystemExit("The loss never descends in a sweep. Pass a rate of your own with --lr.")
+        if found is None: raise FastcourseError("The loss never descends in a sweep.", "Pass a rate of your own with --lr.")
         print(f"The sweep suggests {found.lr:.2g}; useful from {found.low:.2g} up to a ceiling of {found.high:.2g}.")
         lr = found.lr
     try: rate = float(lr)
-    except ValueError: raise FastcourseError(f"--lr {lr} is no number.",
-                                             "Give a learning rate such as 0.01, or auto.") from None
+    except ValueError: rate = 0
+    if not 0 < rate < float("inf"): raise FastcourseError(f"--lr {lr} will not do.", "Give a learning rate above 0, such as 0.01, or auto.")
     history = learner.fit(Recipe(lr=one_cycle(rate)), epochs)
     tested = ", ".join(f"{name} {value:.4f}" for name, value in learner.evaluate("test").items())
     most = data.test.y.bincount().max().item() / len(data.test)
