@@ -83,36 +83,42 @@ def _others(bound) -> list[str]:
 
 
 def _pictures(bound) -> list[str]:
-    "Problems of the picture over all wrong answers; a student would only miss it"
+    "Problems of the picture over all wrong answers, each on one of the cases in turn; a student would only miss it"
     e, found = bound.exercise, []
-    for name, (f, _) in e.wrong.items() if e.picture else ():
-        for args in e.cases:
-            try:
-                with time_limit(2), undone(0): got = f(*copy.deepcopy(args))
-            except (Exception, TooLong): continue
-            try: made = drawn(e, got, bound.reference(*copy.deepcopy(args)), *args)
-            except Exception as error: found.append(f"the picture fails for the wrong answer {name!r}: {error_text(error)}")
-            else: found += [f"the picture for the wrong answer {name!r} says nothing in words"] if made and not made[1] else []
-    return list(dict.fromkeys(found))
+    for i, (name, (f, _)) in enumerate(e.wrong.items() if e.picture else ()):
+        args = e.cases[i % len(e.cases)]
+        try:
+            with time_limit(2), undone(0): got = f(*copy.deepcopy(args))
+        except (Exception, TooLong): continue
+        try: made = drawn(e, got, bound.reference(*copy.deepcopy(args)), *args)
+        except Exception as error: found.append(f"the picture fails for the wrong answer {name!r}: {error_text(error)}")
+        else: found += [f"the picture for the wrong answer {name!r} says nothing in words"] if made and not made[1] else []
+    return found
 
 
-def report(bound: BoundExercise, seconds: float = 20.0) -> Report:
-    "Everything the gates look at in one exercise; its mutants take `seconds` at most"
-    e = bound.exercise
+def _problems(bound) -> tuple[tuple[str, ...], list]:
+    "(all problems of one exercise, (as they should be, all) of its right and of its wrong answers)"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         right, wrong, others = _right(bound), _wrong(bound), _others(bound)
         if not right[0]: others += _choices(bound) + _pictures(bound)  # which ask the reference
+    said = tuple(f"{bound.lesson}.{bound.exercise.id}: {problem.removesuffix('.')}." for problem in right + wrong + others if problem)
+    return said, [(found.count(""), len(found)) for found in (right, wrong)]
+
+
+def report(bound: BoundExercise, seconds: float = 20.0) -> Report:
+    "Everything the gates look at in one exercise; its mutants take `seconds` at most"
+    e, (problems, counts) = bound.exercise, _problems(bound)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         mutants = score(e, bound.reference, seconds)
-    problems = tuple(f"{bound.lesson}.{e.id}: {problem.removesuffix('.')}." for problem in right + wrong + others if problem)
-    counts = [(found.count(""), len(found)) for found in (right, wrong)]
     return Report(bound.lesson, e.id, e.points, e.minutes, *counts, mutants, problems)
 
 
 def gates(lesson) -> list[str]:
-    "What is wrong with a lesson's exercises, of all profiles; `lesson` is a name, a number or an `Exercises`; empty if nothing is"
+    "What is wrong with a lesson's exercises, of all profiles, mutants aside; `lesson` is a name, a number or an `Exercises`; empty if nothing is"
     found = lesson if isinstance(lesson, Exercises) else exercises(lesson)
-    return [problem for bound in found._all for problem in report(bound, seconds=0).problems]
+    return [problem for bound in found._all for problem in _problems(bound)[0]]
 
 # %% ../../nbs/course/12_report.ipynb #152739fb
 def survivors_text(reports: list[Report]) -> str:
