@@ -59,7 +59,7 @@ class Batches:
         """x float32 and y of the samples `index` (int64, on the CPU), resized to `size` pixels.
 
         `strengths`: how strongly to flip, shift and cutout, each from 0 to 1"""
-        at = index.to(self.x.device)
+        at = index if self.x.is_cpu else index.to(self.x.device)
         x, y = self.x[at].float(), self.y[at]
         if not (size or strengths): return self._normal(x), y
         if x.ndim not in (3, 4):

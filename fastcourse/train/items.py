@@ -45,8 +45,8 @@ def apply(f, x):
 
 def call(model, x):
     "The model's output: entries with names are passed by name, several positional ones in their order"
-    if isinstance(x, Mapping): return model(**x)
-    return model(*x) if isinstance(x, tuple) else model(x)
+    if isinstance(x, torch.Tensor): return model(x)
+    return model(**x) if isinstance(x, Mapping) else model(*x)
 
 
 def pieces(x, sizes: list[int]) -> list:

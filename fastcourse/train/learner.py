@@ -60,7 +60,7 @@ class Learner:
         self.team.share([*self.model.parameters(), *self.model.buffers()])
         if clip is not None and not clip > 0: raise FastcourseError(f"clip = {clip!r} will not do.", "Give a norm above 0, such as 1.0, or None.")
         self.clip, self.norm, self.average = clip, None, None if ema is None else Average(self.model, ema)
-        self._forward = compiled(self.model) if compile else self.model
+        self._forward, self._draws = compiled(self.model) if compile else self.model, own_draws(self.device)
 
     def split(self, split="valid") -> Batches:
         "The batches of 'train', 'valid' or 'test', or of a split of your own, on the device"
@@ -99,19 +99,20 @@ class Learner:
     def _cut(self, plan, start, first):
         data, fit, epoch, order, (rank, world) = self.split("train"), key(self.seed, "fit", start), None, None, (self.team.rank, self.team.world)
         draws, augmented = draws_of(plan, key(fit, "draw")), not {"augment", "flip", "shift", "cutout"}.isdisjoint(plan.recipe.moved())
+        place = start, plan.fingerprint, len(plan)
         for row in plan.rows[first:]:
             if row.epoch != epoch: epoch, order = row.epoch, data.order(fit, row.epoch)
             sizes, index = cut(row.n, plan.micro or row.n), order[row.first : row.first + row.n]
             if world > 1: index = torch.cat([index[:0], *index.split(sizes)[rank::world]])
             x, y = data.take(index, seed=fit, epoch=epoch, size=row.size, strengths=augmented and row.strengths(self.data.augment))
-            yield Batch(x, y, index, row, tuple(zip(draws[row.step], sizes))[rank::world], start, plan.fingerprint, len(plan))
+            yield Batch(x, y, index, row, tuple(zip(draws[row.step], sizes))[rank::world], *place)
 
     def step(self, batch: Batch) -> torch.Tensor:
         "One optimizer step; its loss over the batch (the mean, or the sum if the loss sums), a detached float32 scalar on the device"
         at = self.position
         at.expect(batch)
         at.torn = True
-        with own_draws(self.device) as seeded, self._values.of(batch.row):
+        with self._draws as seeded, self._values.of(batch.row):
             self.optimizer.zero_grad()
             loss = self._gradient(batch, seeded)
             if self.clip is not None: self.norm = nn.utils.clip_grad_norm_([p for group in self.optimizer.param_groups for p in group["params"]], self.clip)

@@ -53,7 +53,8 @@ class Values:
 
     def __enter__(self):
         groups, row = self.optimizer.param_groups, self.row
-        self.own = [dict(group) for group in groups]
+        names = ("lr",) if row.weight_decay is None and row.momentum is None else ("lr", "weight_decay", "momentum", "betas")
+        self.own = [{name: group[name] for name in names if name in group} for group in groups]
         for group, lr, decay in zip(groups, self.lr, self.weight_decay):
             group["lr"] = row.lr * lr
             if row.weight_decay is not None: group["weight_decay"] = row.weight_decay * decay
