@@ -112,9 +112,11 @@ def test_the_course_s_own_lessons(lesson, request):
 @pytest.mark.slow
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda x: x.name)
 def test_the_students_notebooks_run_from_top_to_bottom_before_anything_is_solved(lesson, tmp_path):
+    "For one of the profiles, in turn with the lessons; `fastcourse build gates` runs them all"
     from fastcourse.course.workspace import create
-    for profile in gates.profiles_of(lesson, ROOT):
-        assert gates._run(lesson, create(tmp_path / profile, profile), profile) == []
+    profiles = gates.profiles_of(lesson, ROOT)
+    profile = profiles[lesson.number % len(profiles)]
+    assert gates._run(lesson, create(tmp_path / profile, profile), profile) == []
 
 
 @pytest.fixture
