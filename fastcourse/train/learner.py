@@ -113,7 +113,8 @@ class Learner:
         at.expect(batch)
         at.torn = True
         with self._draws as seeded, self._values.of(batch.row):
-            self.optimizer.zero_grad()
+            for group in self.optimizer.param_groups:
+                for p in group["params"]: p.grad = None            # zero_grad() opens a profiler's range each time
             loss = self._gradient(batch, seeded)
             if self.clip is not None: self.norm = nn.utils.clip_grad_norm_([p for group in self.optimizer.param_groups for p in group["params"]], self.clip)
             self.optimizer.step()
