@@ -15,8 +15,7 @@ import killed
 from fastcourse.settings import FastcourseError
 from fastcourse.train.checkpoint import CheckpointError
 from fastcourse.train.curves import Recipe, one_cycle
-from fastcourse.train.learner import Learner
-from test_learner import clouds, images, learner, rich, same, state_of
+from test_learner import images, learner, rich, same, state_of
 
 SEED = 20261201
 

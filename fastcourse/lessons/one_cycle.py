@@ -16,7 +16,6 @@ __all__ = ['one_cycle_lr_exercise', 'largest_stable_rate_exercise', 'diagnose_tr
 
 # %% ../../lessons/02_one_cycle.ipynb #b8fed2b2
 import math
-from pathlib import Path
 
 import numpy as np
 import torch.nn.functional as F
