@@ -20,7 +20,7 @@ start: .venv/installed
 test: .venv/installed-for-tests
 	$(BIN)/python .ci/tree.py
 	$(BIN)/ruff check --select F --exclude fastcourse/student fastcourse tests .ci
-	$(BIN)/pytest -n auto --dist loadfile
+	$(BIN)/pytest
 	$(BIN)/nbdev-test nbs
 	FASTCOURSE_SMALL=1 $(BIN)/nbdev-test lessons
 

@@ -668,6 +668,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'fastcourse/train/folder.py'),
                                          'fastcourse.train.folder.from_folder': ( 'train/folder.html#from_folder',
                                                                                   'fastcourse/train/folder.py'),
+                                         'fastcourse.train.folder.pictures': ('train/folder.html#pictures', 'fastcourse/train/folder.py'),
                                          'fastcourse.train.folder.read_image': ( 'train/folder.html#read_image',
                                                                                  'fastcourse/train/folder.py')},
             'fastcourse.train.forward': { 'fastcourse.train.forward.compiled': ( 'train/forward.html#compiled',

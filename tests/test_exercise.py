@@ -789,8 +789,9 @@ def test_the_profile_decides_what_is_shown_not_what_runs(packaged, workspace):
 def test_progress_reads_the_folder_it_is_given(packaged, workspace, tmp_path_factory, monkeypatch):
     exercises(1).twos.check(answer(7)), exercises(1).twos.check(twos), exercises(1).twos.hint()
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    assert progress(workspace) == [("lr_finding", "twos", "passed", 3, 3, 2, 1)]
-    assert [row.state for row in progress()] == ["not attempted"] * 2
+    def first(rows): return [row for row in rows if row.lesson == "lr_finding"]
+    assert first(progress(workspace)) == [("lr_finding", "twos", "passed", 3, 3, 2, 1)]
+    assert [row.state for row in first(progress())] == ["not attempted"] * 2
 
 
 def test_homework_is_checked_by_name(packaged):

@@ -26,19 +26,17 @@ __all__ = ['lr_range_exercise', 'smooth_losses_exercise', 'when_to_stop_exercise
            'forgets_a_rule', 'takes_luck', 'counts_days', 'too_strict', 'compares_apart', 'tries_until',
            'is_the_number_of_coins', 'is_a_whole_number', 'is_the_chance_of_one', 'is_not_rounded', 'is_the_mean',
            'adds_chances', 'is_the_bell_curve', 'wants_more_than_the_share', 'counts_both_tails', 'rounds_down',
-           'rounds_to_the_nearest', 'has_exactly_the_share', 'tries_picture', 'pictures', 'main']
+           'rounds_to_the_nearest', 'has_exactly_the_share', 'tries_picture', 'main']
 
 # %% ../../lessons/01_lr_finding.ipynb #f693d863
-from pathlib import Path
-
 import numpy as np
 import torch.nn.functional as F
 from fastcore.script import call_parse
 from torch.optim import AdamW
 
-from .. import (FastcourseError, Learner, Recipe, convnet, exercises, from_folder, load, one_cycle,
+from .. import (FastcourseError, Learner, Recipe, convnet, exercises, load, one_cycle,
                         plain_errors, suggest, sweep_plan)
-from ..train.cards import catalogue
+from ..train.folder import pictures
 
 # %% ../../lessons/01_lr_finding.ipynb #e802bb03
 def fresh_learner(data, seed=None):
@@ -1307,14 +1305,6 @@ tries_until_exercise = Exercise(
          "p)**k."),
         "(1 - p)**k <= 0.5 means k >= log(0.5) / log(1 - p): round up.",
     ])
-
-# %% ../../lessons/01_lr_finding.ipynb #ed81f2c4
-def pictures(dataset, size, batch_size):
-    "An embedded set by its name, or a folder that holds a folder of images for each class"
-    names = [card.name for card in catalogue()]
-    if dataset in names: return load(dataset, size=size, batch_size=batch_size)
-    if Path(dataset).expanduser().exists(): return from_folder(dataset, size, batch_size=batch_size)
-    raise FastcourseError(f"There is no data set and no folder {dataset!r}.", f"Give one of {', '.join(names)}, or the path of your own.")
 
 # %% ../../lessons/01_lr_finding.ipynb #46b6a0d8
 @call_parse

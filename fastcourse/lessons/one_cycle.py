@@ -24,7 +24,7 @@ from torch.optim import AdamW
 
 from .. import (FastcourseError, Learner, Recipe, constant, convnet, cosine, exercises, lr_find, plain_errors,
                         warmup_stable_decay)
-from .lr_finding import pictures
+from ..train.folder import pictures
 
 # %% ../../lessons/02_one_cycle.ipynb #cc030e99
 def small_learner(data, seed=None):
