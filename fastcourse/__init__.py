@@ -24,7 +24,7 @@ _HOME = {
     "train.history": "Diverged History",
     "train.learner": "Learner",
     "train.lr_find": "lr_find suggest sweep_plan",
-    "course.judge": "Exercise",
+    "course.judge": "Exercise judgements",
     "course.exercise": "exercises",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}

@@ -297,6 +297,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'fastcourse.course.judge.error_text': ( 'course/judge.html#error_text',
                                                                                  'fastcourse/course/judge.py'),
                                          'fastcourse.course.judge.judge': ('course/judge.html#judge', 'fastcourse/course/judge.py'),
+                                         'fastcourse.course.judge.judgements': ( 'course/judge.html#judgements',
+                                                                                 'fastcourse/course/judge.py'),
                                          'fastcourse.course.judge.verdict_from': ( 'course/judge.html#verdict_from',
                                                                                    'fastcourse/course/judge.py'),
                                          'fastcourse.course.judge.words': ('course/judge.html#words', 'fastcourse/course/judge.py')},

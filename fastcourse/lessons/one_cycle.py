@@ -691,6 +691,8 @@ def what_may_be_said():
     ### END SOLUTION
 
 # %% ../../lessons/02_one_cycle.ipynb #4de79e2f
+from .. import judgements
+
 _SAID = {"always": "contradicted", "on average": "open", "as good": "open", "steadier": "shown", "other children": "open", "elsewhere": "open"}
 _AGAINST = {  # claim: {judgement: what to say to it}
     "always": {"shown": "always: that is seed 42. Look at the seeds 1, 3 and 4.",
@@ -708,22 +710,11 @@ _AGAINST = {  # claim: {judgement: what to say to it}
 }
 
 
-def _said_right(claim):
-    def judged(got): return got[claim] == _SAID[claim]
-    judged.__doc__ = f"the claim {claim!r} is judged by the evidence"
-    return judged
-
-
-def _judged(claim, judgement): return lambda got: got[claim] == judgement
-
-
 def _said_but(**changed): return lambda: _SAID | {claim.replace("_", " "): judgement for claim, judgement in changed.items()}
 
 
 what_may_be_said_exercise = Exercise(
-    "what_may_be_said", minutes=7, points=3, profile="radiology", cases=[()], choices=("shown", "contradicted", "open"),
-    accept=[_said_right(claim) for claim in _SAID],
-    diagnose={_judged(claim, judgement): said for claim, answers in _AGAINST.items() for judgement, said in answers.items()},
+    "what_may_be_said", minutes=7, points=3, profile="radiology", choices=("shown", "contradicted", "open"), **judgements(_SAID, _AGAINST),
     wrong=dict(
         from_one_seed=(_said_but(always="shown"), "that is seed 42"),
         three_of_five=(_said_but(on_average="shown"), "between -0.012"),
@@ -953,6 +944,8 @@ def claims():
     ### END SOLUTION
 
 # %% ../../lessons/02_one_cycle.ipynb #e9d9ca9e
+from .. import judgements
+
 _CLAIMS = {"these days": "shown", "other days": "open", "everywhere": "contradicted", "no difference": "open", "shuffling": "shown", "rule": "open"}
 _EVIDENCE = {  # claim: {judgement: what to say to it}
     "these days": {"open": "these days: this asks about other seeds on these very days. All five pairs are ahead, and the interval for other seeds, 0.0004 to 0.0039, lies above 0.",
@@ -970,22 +963,11 @@ _EVIDENCE = {  # claim: {judgement: what to say to it}
 }
 
 
-def _claim(name):
-    def judged(got): return got[name] == _CLAIMS[name]
-    judged.__doc__ = f"the claim {name!r} is judged by the evidence"
-    return judged
-
-
-def _claim_said(name, judgement): return lambda got: got[name] == judgement
-
-
 def _claims_but(**changed): return lambda: _CLAIMS | {name.replace("_", " "): judgement for name, judgement in changed.items()}
 
 
 claims_exercise = Exercise(
-    "claims", minutes=7, points=3, profile="trading", cases=[()], choices=("shown", "contradicted", "open"),
-    accept=[_claim(name) for name in _CLAIMS],
-    diagnose={_claim_said(name, judgement): said for name, answers in _EVIDENCE.items() for judgement, said in answers.items()},
+    "claims", minutes=7, points=3, profile="trading", choices=("shown", "contradicted", "open"), **judgements(_CLAIMS, _EVIDENCE),
     wrong=dict(
         five_of_five=(_claims_but(other_days="shown"), "not five samples of days"),
         nothing_is_sure=(_claims_but(these_days="open"), "this asks about other seeds"),

@@ -113,10 +113,10 @@ class Learner:
         at.expect(batch)
         at.torn = True
         with self._draws as seeded, self._values.of(batch.row):
-            for group in self.optimizer.param_groups:
-                for p in group["params"]: p.grad = None            # zero_grad() opens a profiler's range each time
+            moved = [p for group in self.optimizer.param_groups for p in group["params"]]
+            for p in moved: p.grad = None            # zero_grad() opens a profiler's range each time
             loss = self._gradient(batch, seeded)
-            if self.clip is not None: self.norm = nn.utils.clip_grad_norm_([p for group in self.optimizer.param_groups for p in group["params"]], self.clip)
+            if self.clip is not None: self.norm = nn.utils.clip_grad_norm_(moved, self.clip)
             self.optimizer.step()
         if self.average: self.average.update(at.done)
         at.take(batch)
