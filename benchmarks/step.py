@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastcourse.train.curves import Recipe, exponential
+from fastcourse.train.curves import exponential
+from fastcourse.train.recipe import Recipe
 from fastcourse.train.data import from_arrays
 from fastcourse.train.learner import Learner
 from fastcourse.train.lr_find import lr_find, sweep_plan

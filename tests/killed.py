@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn, optim
 
-from fastcourse.train.curves import Recipe, linear, one_cycle
+from fastcourse.train.curves import linear, one_cycle
+from fastcourse.train.recipe import Recipe
 from fastcourse.train.data import from_arrays
 from fastcourse.train.learner import Learner
 

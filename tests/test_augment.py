@@ -9,7 +9,8 @@ from torch import nn, optim
 
 from fastcourse.settings import FastcourseError
 from fastcourse.train.batches import Batches
-from fastcourse.train.curves import Recipe, linear
+from fastcourse.train.curves import linear
+from fastcourse.train.recipe import Recipe
 from fastcourse.train.data import chest_xray, from_arrays
 from fastcourse.train.learner import Learner
 from fastcourse.train.plan import Plan

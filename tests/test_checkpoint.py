@@ -14,7 +14,8 @@ from torch import nn, optim
 import killed
 from fastcourse.settings import FastcourseError
 from fastcourse.train.checkpoint import CheckpointError
-from fastcourse.train.curves import Recipe, one_cycle
+from fastcourse.train.curves import one_cycle
+from fastcourse.train.recipe import Recipe
 from test_learner import images, learner, rich, same, state_of
 
 SEED = 20261201

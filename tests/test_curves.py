@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastcourse.settings import FastcourseError
-from fastcourse.train.curves import Recipe, constant, cosine, exponential, join, linear, one_cycle, polynomial, straight, through, values_on, warmup_stable_decay
+from fastcourse.train.curves import constant, cosine, exponential, join, linear, one_cycle, polynomial, straight, through, warmup_stable_decay
+from fastcourse.train.recipe import Recipe, values_on
 from fastcourse.train.plan import Plan, cut
 
 steps = st.integers(1, 5000)

@@ -11,7 +11,7 @@ from torch import nn, optim
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from fastcourse.settings import FastcourseError
-from fastcourse.train.curves import Recipe
+from fastcourse.train.recipe import Recipe
 from fastcourse.train.data import from_arrays
 from fastcourse.train.items import Items, Loaders
 from fastcourse.train.learner import Learner

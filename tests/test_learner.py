@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import nn, optim
 
 from fastcourse.settings import FastcourseError
-from fastcourse.train.curves import Recipe, one_cycle
+from fastcourse.train.curves import one_cycle
+from fastcourse.train.recipe import Recipe
 from fastcourse.train.data import from_arrays
 from fastcourse.train.history import Diverged
 from fastcourse.train.learner import Learner

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn, optim
 
 from fastcourse.settings import FastcourseError
-from fastcourse.train.curves import Recipe, exponential
+from fastcourse.train.curves import exponential
+from fastcourse.train.recipe import Recipe
 from fastcourse.train.data import from_arrays
 from fastcourse.train.learner import Learner
 from fastcourse.train.lr_find import centred, lr_find, suggest, sweep_plan

@@ -21,7 +21,7 @@ from .average import Average
 from .batches import Batches
 from .checkpoint import agree, pack, read, unpack, write
 from .core import key, own_draws, timer
-from .curves import Recipe
+from .recipe import Recipe
 from .forward import compiled
 from .items import Items, Loaders, call
 from .history import Diverged, History, Predictions

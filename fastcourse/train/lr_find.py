@@ -13,7 +13,8 @@ import numpy as np
 
 from ..settings import FastcourseError
 from . import plot
-from .curves import Recipe, exponential
+from .curves import exponential
+from .recipe import Recipe
 from .plan import Plan
 
 # %% ../../nbs/train/95_lr_find.ipynb #0a5597ef
