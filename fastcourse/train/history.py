@@ -51,6 +51,14 @@ class History:
         "Adds the losses, and norms, of the next steps"
         self.losses, self.norms = np.concatenate([self.losses, losses]), np.concatenate([self.norms, norms])
 
+    def look(self, seen: list[tuple], seconds: float, stop_at_nan: bool = True) -> None:
+        "Moves `seen`, the (loss, norm) tensors of the next steps, from the device into the history; an error if a loss is not finite"
+        losses, *norms = (torch.stack(values).cpu().numpy() for values in zip(*seen))
+        self.extend(losses, *norms)
+        self.seconds = seconds
+        seen.clear()
+        if stop_at_nan and not np.isfinite(losses).all(): raise Diverged(self)
+
     def mean_of(self, epoch: int) -> float:
         "The mean loss of those steps of an epoch that are in this run"
         return float(np.mean([loss for loss, row in zip(self.losses, self.plan.rows[self.first :]) if row.epoch == epoch]))

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
@@ -24,12 +23,13 @@ from .core import key, own_draws, timer
 from .recipe import Recipe
 from .forward import compiled
 from .items import Items, Loaders, call
-from .history import Diverged, History, Predictions
-from .parts import build, draws_of, optimizer_of, reduction_of
+from .history import History, Predictions
+from .parts import build, draws_of, loss_of, optimizer_of, reduction_of
 from .plan import Plan, cut
 from .position import Batch, Position
 from .rehearsal import keep, rehearsal
 from .team import Team
+from .trial import try_sizes
 from .values import Values
 
 # %% ../../nbs/train/90_learner.ipynb #ba009ce4
@@ -84,6 +84,12 @@ class Learner:
                                   "Take augment out of the recipe, or name what is safe: flip=, shift= or cutout=.")
         return Plan(recipe, epochs, len(self.split("train")), batch_size or self.data.batch_size, self.micro)
 
+    def try_sizes(self, plan: Plan) -> dict:
+        "The shape of the scores at each size of `plan`, or a SizeError that names sizes and layers that do not work; trains nothing"
+        data, two = self.split("train"), torch.arange(min(2, len(self.split("train"))))
+        with self._evaluating():
+            return try_sizes(self.model, ((size, data.take(two, size=size)[0]) for size in dict.fromkeys(row.size for row in plan.rows)))
+
     def batches(self, plan: Plan, resume: bool = False) -> Iterator[Batch]:
         "The batches of `plan` from its first step, or with `resume` from the step where the learner left it; changes nothing"
         at, n = self.position, len(self.split("train"))
@@ -126,7 +132,7 @@ class Learner:
         total = None
         for k, n, x, y in batch.pieces():
             seeded(k)
-            loss = self._loss(call(self._forward, x), y)
+            loss = loss_of(self.loss, call(self._forward, x), y)
             if n != batch.n and not self._sums: loss = loss * (n / batch.n)
             loss.backward()
             total = loss.detach() if total is None else total + loss.detach()
@@ -139,18 +145,11 @@ class Learner:
         self.team.add_up([*(p.grad for p in trained), total])
         return total
 
-    def _loss(self, outputs, targets):
-        "The loss as one float32 number; one for each sample is averaged"
-        loss = self.loss(outputs, targets)
-        if not isinstance(loss, torch.Tensor):
-            raise FastcourseError(f"The loss function gave {type(loss).__name__}, not a tensor.",
-                                  "Return torch's own result, without .item().")
-        return loss.float().mean() if loss.ndim else loss.float()
-
     def fit(self, recipe: Recipe | Plan, epochs: float = 1, *, resume=False, record=None, progress=True, stop_at_nan=True) -> History:
-        """The loop above with a progress bar and an evaluation at each epoch's end; with `resume` from the step where the learner
-        left the plan. `record` is anything with `.log(**values)`"""
+        """The loop above with a progress bar and an evaluation, at the plan's last size, at each epoch's end; with `resume` from the
+        step where the learner left the plan. `record` is anything with `.log(**values)`. Each size of the plan is tried first"""
         plan = recipe if isinstance(recipe, Plan) else self.plan(recipe, epochs)
+        if plan.recipe.size is not None: self.try_sizes(plan)
         batches, history, seen = self.batches(plan, resume), History(plan, first=self.position.done - self.position.start if resume else 0), []
         if progress and not resume and self.position.left: print(f"Note: {self.position.left}")
         bar = tqdm(total=len(plan), initial=history.first, file=sys.stdout, disable=not progress or self.team.rank > 0, mininterval=0.5, bar_format=_BAR)
@@ -160,22 +159,14 @@ class Learner:
                 if record is not None: record.log(step=batch.step, **dict(zip(("loss", "norm"), seen[-1])))
                 ends = batch.row.first + batch.n == plan.n or batch.step + 1 == len(plan)
                 bar.update()
-                if ends or len(seen) == _LOOK: self._look(history, seen, t, stop_at_nan)
+                if ends or len(seen) == _LOOK: history.look(seen, t.seconds, stop_at_nan)
                 if ends: self._end_epoch(history, batch, t, bar)
         history.seconds = t.seconds
         return history
 
-    def _look(self, history, seen, t, stop_at_nan):
-        "Moves losses and norms from the device into the history; an error if a loss is not finite"
-        losses, *norms = (torch.stack(values).cpu().numpy() for values in zip(*seen))
-        history.extend(losses, *norms)
-        history.seconds = t.seconds
-        seen.clear()
-        if stop_at_nan and not np.isfinite(losses).all(): raise Diverged(history)
-
     def _end_epoch(self, history, batch, t, bar):
         row = dict(epoch=batch.epoch + 1, loss=history.mean_of(batch.epoch))
-        if self.data.valid is not None: row |= {f"valid_{k}": v for k, v in self.evaluate().items()}
+        if self.data.valid is not None: row |= {f"valid_{k}": v for k, v in self.evaluate(size=history.plan.rows[-1].size).items()}
         history.epochs.append(row | dict(seconds=t.seconds))
         bar.set_postfix({k: f"{v:.4g}" for k, v in row.items()})
 
@@ -203,7 +194,7 @@ class Learner:
         On many processes all must call it."""
         said = self.predict(split, size=size)
         with self._evaluating():
-            loss = self._loss(said.scores.to(self.device), said.targets.to(self.device)).item()
+            loss = loss_of(self.loss, said.scores.to(self.device), said.targets.to(self.device)).item()
         out = dict(loss=loss / len(said.targets) if self._sums else loss)
         if not said.targets.is_floating_point() and said.scores.ndim == 2:
             out["accuracy"] = (said.scores.argmax(1) == said.targets).double().mean().item()

@@ -144,12 +144,12 @@ class Found:
     def __repr__(self): return f"<lr_find over {len(self.lrs)} steps. {self.note}>"
 
 
-def sweep_plan(learner, lr, steps: int) -> Plan:
-    "The plan of a sweep along the curve `lr`: `steps` whole batches, the data going round as often as needed"
+def sweep_plan(learner, lr, steps: int, size=None) -> Plan:
+    "The plan of a sweep along the curve `lr`: `steps` whole batches of images at `size`, the data going round as often as needed"
     n = len(learner.split("train"))
     batch = min(n, learner.data.batch_size)
     whole = n // batch * batch
-    return Plan(Recipe(lr=lr), steps * batch / whole, whole, batch, learner.micro)
+    return Plan(Recipe(lr=lr, size=size), steps * batch / whole, whole, batch, learner.micro)
 
 
 def _sweep(learner, plan: Plan, turn: int) -> tuple[list[float], str]:
@@ -162,14 +162,15 @@ def _sweep(learner, plan: Plan, turn: int) -> tuple[list[float], str]:
     return watch.losses, watch.reason or f"the sweep reached its end at {watch.lrs[-1]:g}"
 
 
-def lr_find(learner, start: float = 1e-6, end: float = 10, per_decade: int = 16, sweeps: int = 1) -> Found:
+def lr_find(learner, start: float = 1e-6, end: float = 10, per_decade: int = 16, sweeps: int = 1, size=None) -> Found:
     """Sweeps the rate of `learner` from `start` to `end` by equal ratios and leaves it bit for bit as it was (after Smith 2015,
-    arXiv:1506.01186). With several `sweeps` from the same weights the losses are their means, as far as the shortest came"""
+    arXiv:1506.01186). With several `sweeps` from the same weights the losses are their means, as far as the shortest came.
+    `size`: of the images in pixels, by default the data's own"""
     if not 0 < start < end < math.inf: raise FastcourseError(f"A sweep cannot go from {start!r} to {end!r}.",
                                                              "Give two rates above 0, the lower one first.")
     for name, value in dict(per_decade=per_decade, sweeps=sweeps).items():
         if not value >= 1 or value != int(value): raise FastcourseError(f"{name} = {value!r} will not do.", "Give a whole number, 1 or more.")
-    plan = sweep_plan(learner, exponential(start, end), round(math.log10(end / start) * per_decade) + 1)
+    plan = sweep_plan(learner, exponential(start, end), round(math.log10(end / start) * per_decade) + 1, size)
     found = [_sweep(learner, plan, turn) for turn in range(int(sweeps))]
     shortest, reason = min(found, key=lambda sweep: len(sweep[0]))
     lrs = np.array([row.lr for row in plan.rows[: len(shortest)]])
