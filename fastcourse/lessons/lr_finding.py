@@ -10,11 +10,11 @@ __all__ = ['lr_range_exercise', 'smooth_losses_exercise', 'when_to_stop_exercise
            'are_exponents', 'has_mixed_bases', 'took_ends_as_exponents', 'stops_short', 'has_one_more',
            'runs_backwards', 'sweep', 'plain_average', 'smooth_losses', 'has_a_value_a_loss',
            'starts_at_the_first_loss', 'forgets_evenly', 'is_not_corrected', 'starts_from_the_first', 'counts_one_late',
-           'divides_by_the_last_share', 'feeds_back', 'has_swapped', 'forgets_nothing', 'losses_and_averages',
-           'when_to_stop', 'is_a_count', 'keeps_nothing_broken', 'keeps_nothing_diverged', 'stops_for_a_reason',
-           'is_a_loss_of_the_sweep', 'suggest_lr', 'is_one_rate', 'trains_well', 'is_a_place', 'is_one_of_the_losses',
-           'is_the_lowest', 'is_the_end', 'is_too_high', 'is_too_low', 'sweep_with_the_useful', 'diagnose',
-           'threshold_for', 'keeps_the_rate', 'calls_all_it_may', 'counts_pneumonias', 'counts_all_films',
+           'divides_by_the_last_share', 'lacks_brackets', 'feeds_back', 'has_swapped', 'forgets_nothing',
+           'losses_and_averages', 'when_to_stop', 'is_a_count', 'keeps_nothing_broken', 'keeps_nothing_diverged',
+           'stops_for_a_reason', 'is_a_loss_of_the_sweep', 'suggest_lr', 'is_one_rate', 'trains_well', 'is_a_place',
+           'is_one_of_the_losses', 'is_the_lowest', 'is_the_end', 'is_too_high', 'is_too_low', 'sweep_with_the_useful',
+           'diagnose', 'threshold_for', 'keeps_the_rate', 'calls_all_it_may', 'counts_pneumonias', 'counts_all_films',
            'is_highest_score', 'is_a_quantile', 'leaves_out_the_equal', 'breaks_the_rate', 'is_too_careful',
            'threshold_picture', 'number_to_tell', 'is_recall_of_new_films', 'is_alarms_of_new_films', 'is_about_valid',
            'chose_on_test', 'chose_on_both', 'repeats_the_promise', 'is_turned', 'has_specificity', 'reasons',
@@ -216,6 +216,9 @@ def counts_one_late(got, losses, beta): return _near(got, _plain(losses, beta) /
 def divides_by_the_last_share(got, losses, beta): return _near(got, _plain(losses, beta) / _shares(losses, beta)[-1])
 
 
+def lacks_brackets(got, losses, beta): return _near(got, _plain(losses, beta) / 1 - float(beta) ** np.arange(1, len(losses) + 1))
+
+
 def feeds_back(got, losses, beta): return _near(got, _fed_back(losses, beta))
 
 
@@ -235,7 +238,7 @@ def losses_and_averages(got, wanted, losses, beta):
 
 smooth_losses_exercise = Exercise(
     "smooth_losses", minutes=8, points=3,
-    cases=[([2.3, 2.4, 2.2, 1.9, 1.1, 0.7, 3.0], 0.8), ([4.0, 2.0], 0.75), ([-1.0, -3.0, 2.0, 5.0], 0.3), ([3.0, 1.0, 2.0], 0),
+    cases=[([2.3, 2.4, 2.2, 1.9, 1.1, 0.7, 3.0], 0.8), ([4.0, 2.0], 0.75), ([-2.0, -3.0, 2.0, 5.0], 0.3), ([3.0, 1.0, 2.0], 0),
            (_clothes["losses"], 0.95)],
     accept=[has_a_value_a_loss, starts_at_the_first_loss, forgets_evenly],
     diagnose={
@@ -243,6 +246,7 @@ smooth_losses_exercise = Exercise(
                           "`1 - beta**k`.",
         starts_from_the_first: "The average starts at the first loss instead of 0. That loss then outweighs all others for a long time. "
                                "Start at 0, and divide by `1 - beta**k`.",
+        lacks_brackets: "Python divides before it subtracts: `/ 1 - beta**k` divides by 1. The share needs brackets, `/ (1 - beta**k)`.",
         feeds_back: "The corrected value went back into the average. Keep two numbers: the average goes on as it is, and only what you "
                     "give out is divided.",
         divides_by_the_last_share: "Every value is divided by the same share. The share belongs to the step: `1 - beta**k` with that step's own k.",
@@ -253,6 +257,7 @@ smooth_losses_exercise = Exercise(
     wrong=dict(
         plain=(_plain, "starts near 0"),
         first=(lambda losses, beta: _plain(losses, beta, losses[0]), "outweighs"),
+        no_brackets=(lambda losses, beta: _plain(losses, beta) / 1 - float(beta) ** np.arange(1, len(losses) + 1), "needs brackets"),
         fed_back=(_fed_back, "went back"),
         last_share=(lambda losses, beta: _plain(losses, beta) / _shares(losses, beta)[-1], "belongs to the step"),
         one_late=(lambda losses, beta: _plain(losses, beta) / (1 - float(beta) ** np.arange(2, len(losses) + 2)), "one ahead"),
@@ -329,7 +334,8 @@ _MISTAKES = {  # name: (answer, what to say)
     "one_more": (_one_more, "One too many: the loss at which the sweep ends is kept as well. If loss number i, counted from 0, is the "
                             "first bad one, i losses come before it."),
     "no_nan": (_stop_if(lambda l, first, i: i >= first and l[i] > 2 * np.max(l[:first]) - np.min(l[:i])),
-               "A loss that is not finite was not noticed: every comparison with NaN is False. Ask `np.isfinite(loss)` first."),
+               "A loss that is not finite was not noticed: every comparison with NaN is False, and minus infinity is above no limit. "
+               "Ask `np.isfinite(loss)` first."),
     "ratio": (_stop_if(lambda l, first, i: not np.isfinite(l[i]) or l[i] > 4 * np.min(l[: i + 1])),
               "A multiple of the lowest loss is no measure where losses are negative or near 0. Measure by distances: from the highest of "
               "the first losses down to the lowest."),
@@ -349,6 +355,8 @@ _MISTAKES = {  # name: (answer, what to say)
                  "One too few: the last good loss was left out. If loss number i, counted from 0, is the first bad one, i losses come before it."),
     "mean_start": (_above(lambda l, first, i: 2 * np.mean(l[:first]) - np.min(l[:i])),
                    "The start is the *highest* of the first losses, not their mean."),
+    "fixed": (_above(lambda l, first, i: 2 * np.max(l[:first]) - np.min(l[:first])),
+              "This limit never moves: the lowest was taken among the first losses alone. Take the lowest *so far*."),
     "first_alone": (_above(lambda l, first, i: 2 * l[0] - np.min(l[:i])),
                     "The start is the highest of the first `first` losses, not the very first alone."),
 }
@@ -367,7 +375,7 @@ when_to_stop_exercise = Exercise(
     cases=[([3.0, 2.0, 1.0, 6.0, 9.0], 2), ([-1.25, -1.0, -2.0, -3.0, -2.5, 0.5, 1.5, 7.0], 2), ([5.0, 4.0, 3.0, 2.5], 2),
            ([2.3, 2.2, 2.4, 1.1, 1.0, 0.8, np.nan, 0.9, 50.0], 3), ([1.0, 0.0, 0.2, -np.inf, 0.3, 5.0], 2), ([np.nan, 1.0, 2.0], 2),
            ([3.0, 2.0, 9.0, 2.5, 1.0, 9.0], 2), ([4.0, 3.0, 2.0, 6.5, 0.0, 7.0, 9.0], 2), ([4.0, 3.0, 2.0, 0.0, 7.5, 9.0], 2), ([1.0, 2.0, 2.5, 2.75, 3.5], 2),
-           ([2.0, 2.25, 2.5, 0.875, 1.25, 1.75, 2.75, 3.25, 3.75, 4.125, 4.25, 0.5, 9.0], 3),
+           ([2.0, 2.25, 2.5, 0.875, 1.25, 1.75, 2.75, 3.1, 3.25, 3.75, 4.125, 4.25, 0.5, 9.0], 3),
            ([3.0, 2.0, -1.0, 5.0, 6.5, 7.0, 4.0, 8.0], 2), ([3.0, 0.0, 0.0, 4.0, 3.75, 3.5, 9.0], 4),
            (_clothes["losses"], 10), (np.append(_clothes["losses"], [2.9, 8.4, 61.0]), 10)],
     accept=[is_a_count, keeps_nothing_broken, keeps_nothing_diverged, stops_for_a_reason],
@@ -418,7 +426,7 @@ def is_one_rate(got, lrs, losses):
 def trains_well(got, lrs, losses):
     "a rate at which the network trained well"
     low, high = _useful(lrs, losses)
-    return low / 1.1 <= got <= 1.1 * high          # the ranges are known from one training a rate, and no better
+    return low <= got <= high
 
 
 def is_a_place(got, lrs, losses): return got == int(got) and 1 < got <= len(lrs)
@@ -462,7 +470,7 @@ suggest_lr_exercise = Exercise(
         is_the_lowest: "This is the single lowest loss of the sweep. With small batches that is a lucky batch, and here it lies where the "
                        "network is already being shaken. Smooth first, and keep a margin.",
         is_the_end: "This is where the sweep was stopped: the loss had diverged.",
-        is_too_high: "Too high: at such a rate the network trained much worse than at a lower one. Keep a margin below the climb.",
+        is_too_high: "Too high: from about there on the network trained much worse than at a lower rate. Keep a margin below the climb.",
         is_too_low: "Too low: in the steps it had, the network did not get far at such a rate. The fall of the curve only begins there.",
     },
     wrong=dict(
@@ -472,6 +480,7 @@ suggest_lr_exercise = Exercise(
         end=(lambda lrs, losses: lrs[-1], "was stopped"),
         always_0_003=(lambda lrs, losses: 0.003, "Too low"),
         always_0_1=(lambda lrs, losses: 0.1, "Too high"),
+        no_margin=(lambda lrs, losses: lrs[np.argmin(plot.smooth(losses, 0.8))], "Too high"),
         a_tenth=(lambda lrs, losses: lrs[np.argmin(centred(lrs, losses))] / 10, "Too low"),
         half_of_the_end=(lambda lrs, losses: lrs[-1] / 2, "Too high"),
     ),
@@ -832,7 +841,7 @@ number_to_tell_exercise = Exercise(
 def reasons():
     """What this evidence says of each statement: "shown", "ruled out" or "open".
 
-    leak: children are in both train and valid, and that made valid look good
+    leak: children, as the files number them, are in both train and valid, and that made valid look good
     shares: most of the fall in accuracy comes from there being fewer pneumonias in test
     overlooked: most of the fall in accuracy comes from pneumonias that the network overlooks in test
     look: normal films of the test look different from those of the training pool

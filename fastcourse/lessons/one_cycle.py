@@ -88,6 +88,8 @@ _SLIPS = {  # name: (answer, what to say)
     "not_stretched": (partial(_cycle, second=lambda p, w: p - w), "On the way down `s` starts at 0 and never gets to 1. Divide by the length of that way, `1 - warmup`."),
     "from_zero": (partial(_cycle, start=0), "The run starts at 0. Then its first step does nothing. It should start at `peak / 25`."),
     "to_zero": (partial(_cycle, end=0), "The run ends at 0. It should end at `peak / 10_000`."),
+    "of_the_start": (partial(_cycle, end=1 / 250_000), "The run ends at a ten-thousandth of its *start*, as PyTorch's one-cycle does. Here it is one of the "
+                                                       "peak: `peak / 10_000`."),
     "start_as_end": (partial(_cycle, end=1 / 25), "The way down ends where the way up began. It should end far lower, at `peak / 10_000`."),
     "upside_down": (partial(_cycle, way=lambda a, b, s: a + (b - a) * (1 + math.cos(math.pi * s)) / 2), "Each way runs backwards, from its end to its start: "
                                                                                                        "`1 + cos(...)` falls from 2 to 0. Take `1 - cos(...)`."),
@@ -99,7 +101,7 @@ _SLIPS = {  # name: (answer, what to say)
 
 def _slipped(name):
     "Whether the result is wrong, is what this slip makes of the case, and what no other does"
-    return lambda got, *args: not _is(args[0], got, _cycle(*args)) and [name] == [other for other, (answer, _) in _SLIPS.items() if _is(args[0], got, answer(*args))]
+    return lambda got, *args: not _is(args[0], got, _cycle(*args)) and [name] == [other for other, (answer, _) in _SLIPS.items() if math.isclose(got, answer(*args), rel_tol=1e-6)]
 
 
 def the_curve_and_your_point(got, wanted, p, peak, warmup):
@@ -357,7 +359,7 @@ def _over_or_under(name, word) -> str:
     mean, low, high = _against_one_cycle[name]
     numbers = f"The mean difference of {name} is {mean:+.2f} points, the interval {low:+.2f} to {high:+.2f}."
     if word == "cannot tell": return f"{numbers} It does not cross 0: of this one, five seeds can tell."
-    if _said_of(name) == "cannot tell": return f"{numbers} It crosses 0, so these five seeds would look like this where there is no difference, too."
+    if _said_of(name) == "cannot tell": return f"{numbers} It crosses 0, so five seeds could well look like this where there is no difference, too."
     return f"{numbers} Mind the sign: above 0 means more right answers than one-cycle."
 
 
@@ -422,7 +424,7 @@ _WHY = {  # what to say where the comparison is judged otherwise
          "end, and each had three tries.",
     "D": "D: eight tries against one. With eight draws the best is better by luck alone.",
     "E": "E: if the test films choose the rate, their recall is no longer that of films nobody has seen.",
-    "F": "F: same time, same tries, an end that was planned. That one-cycle lost does not make it unfair.",
+    "F": "F: same time, same tries, an end that was planned, and rates picked on valid. That one-cycle lost does not make it unfair.",
 }
 
 
@@ -471,7 +473,7 @@ def difference_interval(first, second, targets, patients, false_alarms):
 
     first, second: each network's score of each film, higher for the finding; targets: 1 with the finding, 0 without;
     patients: whose film it is. Both networks are read on the same draws of whole patients, each with its own threshold,
-    set anew in each draw. Some hundred draws do; 1,000 are better."""
+    set anew in each draw. 1,000 draws, as `interval` makes them, are enough; with 200 the ends are still luck."""
     ### BEGIN SOLUTION
     def ahead(pair, targets):
         a, b = (recall_at(scores, targets, false_alarms).recall for scores in pair.T)
@@ -569,7 +571,10 @@ def _areas(first, second, sick, who, rate):
 def _one_error(first, second, sick, who, rate): return _middle(_leads(first, second, sick, rate, _drawn(who)), 0.16)
 
 
-_WAYS = {f.__name__: f for f in (_paired, _by_film, _turned, _apart, _corners, _same_ends, _first_alone, _fixed, _areas, _one_error)}
+def _at_five(first, second, sick, who, rate): return _paired(first, second, sick, who, 0.05)
+
+
+_WAYS = {f.__name__: f for f in (_paired, _by_film, _turned, _apart, _corners, _same_ends, _first_alone, _fixed, _areas, _one_error, _at_five)}
 
 
 @cache
@@ -650,7 +655,8 @@ difference_interval_exercise = Exercise(
         _is_by("_fixed"): "Here the thresholds of all films were kept. They are set anew in each draw: their luck belongs to the result as well.",
         _is_by("_areas"): "This compares the areas under the ROC curves. Asked for is the recall at a false-alarm rate.",
         _is_by("_one_error"): "This is about one standard error to either side, which holds 68 %. 95 % lie between the quantiles 0.025 and 0.975.",
-        is_too_narrow: "The interval is too narrow. Are whole patients drawn, and are the ends the quantiles 0.025 and 0.975?",
+        _is_by("_at_five"): "This is the recall at 5 % false alarms, as in the cell above. Pass `false_alarms` on: here it is another number.",
+        is_too_narrow: "The interval is too narrow. Are whole patients drawn, 1,000 times, and are the ends the quantiles 0.025 and 0.975?",
         is_too_wide: "The interval is too wide. Are both networks read on the same draw?",
     },
     wrong=dict(
@@ -663,6 +669,7 @@ difference_interval_exercise = Exercise(
         fixed=(_fixed, "set anew in each draw"),
         areas=(_areas, "under the ROC curves"),
         one_error=(_one_error, "68 %"),
+        at_five=(_at_five, "as in the cell above"),
         backwards=(lambda *a: _paired(*a)[::-1], "lower end comes first"),
     ),
     right=dict(by_hand=_by_hand, all_draws_at_once=_paired),
@@ -739,10 +746,10 @@ from math import ceil, sqrt
 def training_rows(dates, test_start, horizon, embargo):
     """The places of the rows that may be trained on before a test that begins on the day `test_start`.
 
-    dates: the number of each row's day, in any order. A day may have several rows, and days on which nothing was quoted do not
+    dates: the number of each row's day, a list in any order. A day may have several rows, and days on which nothing was quoted do not
     occur. A row's target ends `horizon` quoted days after it; between that end and `test_start`, which is a quoted day, there must be
-    at least `embargo` other quoted days. For example, training_rows([1, 2, 3, 4, 7, 8, 9], 9, 2, 1) gives 0, 1, 2: the target of day
-    3 ends on day 7, and day 8 lies between (a list or an array)."""
+    at least `embargo` other quoted days. For example, training_rows([1, 2, 3, 4, 7, 8, 9], 9, 2, 1) gives 0, 1, 2 (a list or an
+    array): the target of day 3 ends on day 7, and day 8 lies between."""
     ### BEGIN SOLUTION
     quoted, place = np.unique(dates, return_inverse=True)
     start = np.searchsorted(quoted, test_start)
@@ -792,6 +799,13 @@ def _two_sided(dates, test_start, horizon, embargo):
     return _may(dates, test_start, horizon + embargo) + [i for i, d in enumerate(dates) if d > test_start + 4]
 
 
+def _wrapped(dates, test_start, horizon, embargo):
+    "A slice up to a place that is below 0 where the gap is longer than the past"
+    quoted = sorted(set(dates))
+    early = quoted[: quoted.index(test_start) - horizon - embargo]
+    return [i for i, day in enumerate(dates) if day in early]
+
+
 _GAPS = {  # name: (answer, what to say)
     "no_gap": (lambda dates, t, h, e: _may(dates, t, 0), "These are all rows before the test. The targets of the last ones are made of test days, and the "
                                                             "embargo is missing too."),
@@ -804,6 +818,7 @@ _GAPS = {  # name: (answer, what to say)
                  "This counts on the calendar, where weekends and holidays count too. Count the days that are quoted."),
     "rows": (_last_rows, "This drops so many *rows*. Where a day has several rows, that is fewer days than it looks: count different days."),
     "after": (_two_sided, "There are rows from after the test. In a walk-forward the future is never trained on."),
+    "wrapped": (_wrapped, "Here the gap is longer than the past, and no row is left. A slice that ends at a place below 0 counts that place from the end."),
     "days": (lambda dates, t, h, e: [dates[i] for i in _may(dates, t, h + e)], "These are days. Asked for are the places of the rows in `dates`."),
 }
 
@@ -888,6 +903,7 @@ _COUNTS = {  # name: (answer, what to say)
     "half_squared": (lambda s, d: max(2, ceil(2.8**2 * s / d)), "Spread and difference belong under the square as well: (2.8 * spread / difference) squared."),
     "rounded_down": (lambda s, d: max(2, int((2.8 * s / d) ** 2)), "Rounded down, or to the nearest. With one pair fewer the chance is below 80 %: round up."),
     "no_least": (lambda s, d: ceil((2.8 * s / d) ** 2), "One pair has no spread, so nobody could know it: 2 or more."),
+    "student": (lambda s, d: ceil((2.8 * s / d) ** 2 + 1.92), "About two pairs more, as Student's t would have it. Asked for is the normal curve: 2.8 standard errors."),
     "unrounded": (lambda s, d: (2.8 * s / d) ** 2, "Pairs come whole: round up, and give 2 or more."),
 }
 
@@ -954,11 +970,11 @@ _EVIDENCE = {  # claim: {judgement: what to say to it}
                    "contradicted": "other days: the interval over months holds 0, and it holds leads too. That speaks neither for nor against."},
     "everywhere": {"shown": "everywhere: look at the yen at 0.003, where all five pairs are behind.",
                    "open": "everywhere: one counterexample is enough. Look at the yen at 0.003."},
-    "no difference": {"shown": "no difference: an interval that holds 0 does not show 0. It reaches from about -0.0055 to +0.0051, so half a point either way fits as well.",
+    "no difference": {"shown": "no difference: an interval that holds 0 does not show 0. It reaches from about -0.0055 to +0.0050, so half a point either way fits as well.",
                       "contradicted": "no difference: the interval of the five pairs holds 0, so no difference has been found."},
     "shuffling": {"open": "shuffling: this was measured with five seeds: the worst of the shuffled, 0.621, lies above the best walk-forward, 0.605.",
                   "contradicted": "shuffling: compare the first row of the table with the last."},
-    "rule": {"shown": "rule: behind in all six, but the three currencies share their months and the six share their seeds, and each interval over months holds 0.",
+    "rule": {"shown": "rule: behind for both schedules and all three currencies, but these share their months and their seeds, and each interval over months holds 0.",
              "contradicted": "rule: on average over seeds no network was ahead of it. That the intervals hold 0 leaves it open which is better."},
 }
 

@@ -11,13 +11,17 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from .items import apply
+
 # %% ../../nbs/train/83_forward.ipynb #4be66b47
 def compiled(model: nn.Module, make=torch.compile) -> Callable:
-    "`model` as torch compiles it at the first call for each shape; the model itself, with a note why, where that fails"
+    "`model` as torch compiles it, once for all numbers of samples; the model itself, with a note why, where that fails"
+    from torch._dynamo import maybe_mark_dynamic                    # here, since it takes a second to import
     forward = make(model)
     def call(*args, **kwargs):
         nonlocal forward
         if forward is model: return model(*args, **kwargs)
+        apply(lambda x: maybe_mark_dynamic(x, 0) if x.ndim else x, (args, kwargs))
         try: return forward(*args, **kwargs)
         except Exception as e:
             out, forward = model(*args, **kwargs), model
