@@ -84,6 +84,7 @@ class Plan:
         while at < self.samples:
             epoch, first = divmod(at, self.n)
             size, left = self.size_at(at / self.samples), min(self.n, self.samples - epoch * self.n) - first
+            if at + next_part(left, self.full(size)) == self.samples: size = self.size_at(1.0)
             n = next_part(left, self.full(size))
             yield epoch, first, n, size
             at += n
