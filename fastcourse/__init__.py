@@ -15,6 +15,7 @@ _HOME = {
     "train.batches": "Batches",
     "train.items": "Loaders",
     "train.models": "convnet resnet_small",
+    "train.formats": "formats quantize",
     "train.vit": "resize_positions vit_small",
     "train.metrics": "accuracy at_threshold auc confusion missed_per_1000 recall_at roc threshold_at",
     "train.interval": "interval",

@@ -13,19 +13,20 @@ __all__ = ['lr_range_exercise', 'smooth_losses_exercise', 'when_to_stop_exercise
            'divides_by_the_last_share', 'lacks_brackets', 'feeds_back', 'has_swapped', 'forgets_nothing',
            'losses_and_averages', 'when_to_stop', 'is_a_count', 'keeps_nothing_broken', 'keeps_nothing_diverged',
            'stops_for_a_reason', 'is_a_loss_of_the_sweep', 'suggest_lr', 'is_one_rate', 'trains_well', 'is_a_place',
-           'is_one_of_the_losses', 'is_the_lowest', 'is_the_end', 'is_too_high', 'is_too_low', 'sweep_with_the_useful',
-           'diagnose', 'threshold_for', 'keeps_the_rate', 'calls_all_it_may', 'counts_pneumonias', 'counts_all_films',
-           'is_highest_score', 'is_a_quantile', 'leaves_out_the_equal', 'breaks_the_rate', 'is_too_careful',
-           'threshold_picture', 'number_to_tell', 'is_recall_of_new_films', 'is_alarms_of_new_films', 'is_about_valid',
-           'chose_on_test', 'chose_on_both', 'repeats_the_promise', 'is_turned', 'has_specificity', 'reasons',
-           'judges_leak', 'judges_shares', 'judges_overlooked', 'judges_look', 'judges_machine', 'judges_same_child',
-           'blames_shares', 'leaves_shares_open', 'blames_machine', 'clears_machine', 'settles_same_child',
-           'believes_in_a_leak', 'believes_in_overlooking', 'doubts_the_look', 'which_is_noise',
-           'is_the_run_without_gain', 'is_plainly_other', 'no_such_run', 'fears_unrest', 'noise_picture',
-           'beats_persistence', 'says_yes_only_beyond_luck', 'says_yes_where_it_may', 'copies_a_rule', 'beats_a_coin',
-           'forgets_a_rule', 'takes_luck', 'counts_days', 'too_strict', 'compares_apart', 'tries_until',
-           'is_the_number_of_coins', 'is_a_whole_number', 'is_the_chance_of_one', 'is_not_rounded', 'is_the_mean',
-           'adds_chances', 'is_the_bell_curve', 'wants_more_than_the_share', 'counts_both_tails', 'rounds_down',
+           'is_an_exponent', 'is_one_of_the_losses', 'is_the_lowest', 'is_the_end', 'is_too_high', 'is_too_low',
+           'sweep_with_the_useful', 'diagnose', 'threshold_for', 'keeps_the_rate', 'calls_all_it_may',
+           'counts_pneumonias', 'counts_all_films', 'is_highest_score', 'is_a_quantile', 'leaves_out_the_equal',
+           'breaks_the_rate', 'is_too_careful', 'threshold_picture', 'number_to_tell', 'is_recall_of_new_films',
+           'is_alarms_of_new_films', 'is_about_valid', 'chose_on_test', 'chose_on_both', 'repeats_the_promise',
+           'is_turned', 'has_specificity', 'reasons', 'judges_leak', 'judges_shares', 'judges_overlooked',
+           'judges_look', 'judges_machine', 'judges_same_child', 'blames_shares', 'leaves_shares_open',
+           'blames_machine', 'clears_machine', 'settles_same_child', 'believes_in_a_leak', 'believes_in_overlooking',
+           'doubts_the_look', 'which_is_noise', 'is_the_run_without_gain', 'is_plainly_other', 'no_such_run',
+           'fears_unrest', 'noise_picture', 'beats_persistence', 'says_yes_only_beyond_luck', 'says_yes_where_it_may',
+           'copies_a_rule', 'beats_a_coin', 'forgets_a_rule', 'trusts_the_best_rule', 'takes_luck', 'counts_days',
+           'too_strict', 'compares_apart', 'tries_until', 'is_the_number_of_coins', 'is_a_whole_number',
+           'is_the_chance_of_one', 'is_not_rounded', 'rounds_coins_down', 'is_the_mean', 'adds_chances',
+           'is_the_bell_curve', 'wants_more_than_the_share', 'counts_both_tails', 'rounds_down',
            'rounds_to_the_nearest', 'has_exactly_the_share', 'tries_picture', 'main']
 
 # %% ../../lessons/01_lr_finding.ipynb #f693d863
@@ -64,6 +65,7 @@ def has_n_rates(got, start, stop, n):
 
 def hits_both_ends(got, start, stop, n):
     "the first rate is `start` and the last is `stop`"
+    got = np.asarray(got)
     return np.isclose(got[0], start, rtol=1e-6) and np.isclose(got[-1], stop, rtol=1e-6)
 
 
@@ -133,12 +135,12 @@ lr_range_exercise = Exercise(
 # %% ../../lessons/01_lr_finding.ipynb #d71d9e63
 def sweep(learner, rates):
     "The losses of one step at each rate, up to the first that is no number; puts everything back"
-    n = len(rates)
+    rates, n = np.asarray(rates), len(rates)
     plan = sweep_plan(learner, lambda progress: rates[round(progress * (n - 1))], n)
     with learner.rehearsal():
         losses = np.array([learner.step(batch).item() for batch in learner.batches(plan)])
     finite = np.cumprod(np.isfinite(losses)).astype(bool)
-    return np.array(rates)[finite], losses[finite]
+    return rates[finite], losses[finite]
 
 # %% ../../lessons/01_lr_finding.ipynb #f0bf56b6
 def plain_average(losses, beta):
@@ -227,7 +229,8 @@ def has_swapped(got, losses, beta):
     return _near(got, _by_weights(losses, 1 - beta)) or _near(got, swapped) or _near(got, swapped / _shares(losses, beta))
 
 
-def forgets_nothing(got, losses, beta): return _near(got, np.cumsum(losses) / np.arange(1, len(losses) + 1))
+def forgets_nothing(got, losses, beta):
+    return len(losses) > 5 and _near(got, np.cumsum(losses) / np.arange(1, len(losses) + 1))      # of a few losses a short window does the same
 
 
 def losses_and_averages(got, wanted, losses, beta):
@@ -432,10 +435,13 @@ def trains_well(got, lrs, losses):
 def is_a_place(got, lrs, losses): return got == int(got) and 1 < got <= len(lrs)
 
 
+def is_an_exponent(got, lrs, losses): return got < 0
+
+
 def is_one_of_the_losses(got, lrs, losses): return got in losses
 
 
-def is_the_lowest(got, lrs, losses): return got == lrs[np.argmin(losses)]
+def is_the_lowest(got, lrs, losses): return got == lrs[np.argmin(losses)] != lrs[-1] / 10      # a tenth of the end is another idea
 
 
 def is_the_end(got, lrs, losses): return got >= lrs[-1]
@@ -466,16 +472,18 @@ suggest_lr_exercise = Exercise(
     accept=[is_one_rate, trains_well],
     diagnose={
         is_a_place: "This is a place in the list, not the rate that stands there: `lrs[i]`.",
+        is_an_exponent: "A rate is above 0. Is this the logarithm of one? Then raise the base to it.",
         is_one_of_the_losses: "This is a loss. Asked for is the rate at which to train.",
         is_the_lowest: "This is the single lowest loss of the sweep. With small batches that is a lucky batch, and here it lies where the "
                        "network is already being shaken. Smooth first, and keep a margin.",
         is_the_end: "This is where the sweep was stopped: the loss had diverged.",
         is_too_high: "Too high: from about there on the network trained much worse than at a lower rate. Keep a margin below the climb.",
-        is_too_low: "Too low: in the steps it had, the network did not get far at such a rate. The fall of the curve only begins there.",
+        is_too_low: "Too low: in the steps it had, the network did not get far at such a rate. The curve still falls to the right of it.",
     },
     wrong=dict(
         place=(lambda lrs, losses: int(np.argmin(losses)), "place in the list"),
         loss=(lambda lrs, losses: np.min(losses), "This is a loss"),
+        exponent=(lambda lrs, losses: np.log10(suggest(lrs, losses).lr), "logarithm of one"),
         lowest=(lambda lrs, losses: lrs[np.argmin(losses)], "lucky batch"),
         end=(lambda lrs, losses: lrs[-1], "was stopped"),
         always_0_003=(lambda lrs, losses: 0.003, "Too low"),
@@ -946,7 +954,7 @@ def which_is_noise(curves):
     """The name of the run that learned nothing that holds on new days.
 
     curves: for each name a pair (training losses, valid losses), one number an epoch. Exactly one run is noise. The others
-    have learned something, though some of them were trained for too long."""
+    have learned something, though some of them were trained for too long. Noise may dip below ln 2 by a hair."""
     ### BEGIN SOLUTION
     best = {name: min(valid) for name, (_, valid) in curves.items()}
     return max(best, key=best.get)
@@ -997,13 +1005,14 @@ def noise_picture(got, wanted, curves):
 
 _FALL = [0.668, 0.655, 0.648, 0.642, 0.638, 0.635]                            # a training that learns and a valid loss that keeps it
 _KEPT = [0.668, 0.662, 0.66, 0.66, 0.661, 0.66]
-_PLAIN = {"A": (_FALL, _KEPT), "B": ([0.699, 0.694, 0.69, 0.687, 0.684, 0.68], [0.693, 0.697, 0.702, 0.706, 0.711, 0.717])}
+_PLAIN = {"A": (_FALL, _KEPT), "B": ([0.699, 0.694, 0.69, 0.687, 0.684, 0.68], [0.694, 0.697, 0.702, 0.706, 0.711, 0.717])}
 _MEMORY = {"night": ([0.69, 0.66, 0.62, 0.57, 0.51, 0.44], [0.694, 0.696, 0.699, 0.702, 0.706, 0.711]), "day": (_FALL, _KEPT)}
-_LATE = {"long": ([0.70, 0.65, 0.60, 0.55, 0.49, 0.42], [0.697, 0.658, 0.668, 0.69, 0.715, 0.74]),
-         "short": ([0.698, 0.694, 0.691, 0.688, 0.686, 0.68], [0.694, 0.72, 0.695, 0.722, 0.697, 0.725])}
-_WIGGLY = {"x": ([0.695, 0.693, 0.692, 0.691, 0.690, 0.689], [0.6935, 0.6931, 0.6934, 0.6932, 0.6935, 0.6940]),
+_LATE = {"long": ([0.70, 0.65, 0.60, 0.55, 0.49, 0.42], [0.697, 0.658, 0.71, 0.76, 0.81, 0.88]),
+         "short": ([0.698, 0.694, 0.691, 0.688, 0.686, 0.68], [0.698, 0.692, 0.76, 0.6925, 0.765, 0.6929])}
+_WIGGLY = {"x": ([0.695, 0.693, 0.692, 0.691, 0.690, 0.689], [0.6955, 0.6931, 0.6934, 0.6932, 0.6935, 0.6940]),
            "y": ([0.69, 0.68, 0.675, 0.67, 0.665, 0.66], [0.678, 0.662, 0.681, 0.664, 0.68, 0.66]),
-           "z": (_FALL, _KEPT)}
+           "learns late": ([0.70, 0.697, 0.69, 0.68, 0.675, 0.665], [0.70, 0.699, 0.696, 0.69, 0.672, 0.66]),
+           "learns at once": ([0.668, 0.665, 0.663, 0.662, 0.661, 0.661], [0.661, 0.66, 0.661, 0.66, 0.662, 0.66])}
 # Yen per dollar, eleven of 30 epochs, from benchmarks/results/profiles.json
 _REAL = {"volatility": ([0.655, 0.630, 0.623, 0.624, 0.616, 0.614, 0.609, 0.608, 0.605, 0.602, 0.599],
                          [0.664, 0.663, 0.657, 0.658, 0.661, 0.663, 0.661, 0.663, 0.665, 0.671, 0.668]),
@@ -1036,7 +1045,13 @@ which_is_noise_exercise = Exercise(
         wiggles=(_by_wiggles, "calmer run"),
         rise=(_by_rise, "trained for too long"),
         loss_itself=(lambda curves: "noise", "a key of"),
-        first_epoch=(lambda curves: _pick(curves, lambda train, valid: valid[0]), "look at its best epoch"),
+        first_epoch=(lambda curves: _pick(curves, lambda train, valid: valid[0]), "never gets clearly below"),
+        second_epoch=(lambda curves: _pick(curves, lambda train, valid: valid[1]), "never gets clearly below"),
+        mean=(lambda curves: _pick(curves, lambda train, valid: valid.mean()), "trained for too long"),
+        median=(lambda curves: _pick(curves, lambda train, valid: np.median(valid)), "trained for too long"),
+        epochs_above=(lambda curves: _pick(curves, lambda train, valid: (valid > np.log(2)).mean()), "trained for too long"),
+        first_half=(lambda curves: _pick(curves, lambda train, valid: valid[: len(valid) // 2].mean()), "never gets clearly below"),
+        fall=(lambda curves: _pick(curves, lambda train, valid: valid.min() - valid[0]), "never gets clearly below"),
     ),
     right=dict(below_ln2=lambda curves: next(n for n, (_, valid) in curves.items() if sum(v < 0.685 for v in valid) == 0),
                gain=lambda curves: sorted(curves, key=lambda n: np.log(2) - np.min(curves[n][1]))[0]),
@@ -1087,7 +1102,14 @@ def says_yes_where_it_may(got, network, rules, months):
 def copies_a_rule(got, network, rules, months): return got and any((network == right).all() for right in rules.values())
 def beats_a_coin(got, network, rules, months): return got and all(network.mean() < right.mean() for right in rules.values())
 def forgets_a_rule(got, network, rules, months): return got and any(network.mean() < right.mean() for right in rules.values())
-def takes_luck(got, network, rules, months): return got and not _by_days(network, rules)
+
+
+def trusts_the_best_rule(got, network, rules, months):
+    best = max(rules.values(), key=np.mean)
+    return got and _ends(network - best, months)[0] > 0 and not _verdict(network, rules, months)
+
+
+def takes_luck(got, network, rules, months): return got and not _by_days(network, rules) and not trusts_the_best_rule(got, network, rules, months)
 def counts_days(got, network, rules, months): return got and not _verdict(network, rules, months)
 def _apart(network, rules, months): return all(_ends(network, months)[0] > _ends(right, months)[1] for right in rules.values())
 def too_strict(got, network, rules, months): return not got and _verdict(network, rules, months) and _apart(network, rules, months)
@@ -1116,6 +1138,14 @@ def _rule_put_right():
     return better, rules, months
 
 
+def _sure_of_the_best_alone():
+    "Right on one day more than the better rule in every second month; the other rule is a little worse, and right on other days"
+    _, rules, months = _record(10, 0.5, {"21 days": 0.62, "5 days": 0.61})
+    better = rules["21 days"].copy()
+    for month in range(0, 30, 2): better[np.flatnonzero((months == month) & (better == 0))[:1]] = 1
+    return better, rules, months
+
+
 def _copied_rule():
     _, rules, months = _record(8, 0.7, {"21 days": 0.6, "5 days": 0.5}, months=25)
     return rules["21 days"].copy(), rules, months
@@ -1140,7 +1170,7 @@ beats_persistence_exercise = Exercise(
     "beats_persistence", minutes=10, points=3, profile="trading",
     cases=[_record(1, 0.8, {"5 days": 0.55, "21 days": 0.62}), _record(2, 0.68, {"5 days": 0.52, "21 days": 0.8}),
            _record(3, 0.63, {"21 days": 0.615, "5 days": 0.5}),
-           _a_few_months(), _record(4, 0.58, {"5 days": 0.62, "21 days": 0.7}), _copied_rule(), _rule_put_right()],
+           _a_few_months(), _record(4, 0.58, {"5 days": 0.62, "21 days": 0.7}), _copied_rule(), _rule_put_right(), _sure_of_the_best_alone()],
     accept=[says_yes_only_beyond_luck, says_yes_where_it_may],
     diagnose={
         beats_a_coin: "Here every rule is better than the network. To be better than a coin is no merit where persistence is "
@@ -1150,6 +1180,8 @@ beats_persistence_exercise = Exercise(
         copies_a_rule: "Here the network says on every day what one of the rules says. It cannot be *ahead* of that rule.",
         takes_luck: "Here the network is ahead by so little that luck explains it: the interval reaches below 0. Its *lower* "
                     "end must lie above.",
+        trusts_the_best_rule: "Here the lead over the best rule is sure, and the lead over another is not: that one is right on other days. "
+                              "Ask for an interval above 0 against *every* rule.",
         counts_days: "Here the lead comes from a handful of months. With days drawn one by one it looks certain, with whole "
                      "months it does not: pass groups=months.",
         too_strict: "Here each interval lies above 0, so the answer is yes.",
@@ -1160,6 +1192,7 @@ beats_persistence_exercise = Exercise(
         coin=(lambda network, rules, months: network.mean() > 0.5, "no merit"),
         any_rule=(_compare(any), "the weakest or the first"),
         first_rule=(lambda network, rules, months: _ends(network - next(iter(rules.values())), months)[0] > 0, "the weakest or the first"),
+        best_rule=(lambda network, rules, months: _ends(network - max(rules.values(), key=np.mean), months)[0] > 0, "against *every* rule"),
         value=(lambda network, rules, months: _in_value(network, rules), "luck explains it"),
         upper_end=(_compare(all, end=1), "luck explains it"),
         days=(_compare(all, over="days"), "handful of months"),
@@ -1201,7 +1234,7 @@ def _smooth(accuracy, days): return 1 - NormalDist(days / 2, days**0.5 / 2).cdf(
 
 
 def is_the_number_of_coins(got, accuracy, days):
-    "so many coins reach it with a chance of one half, and a hundredth fewer do not"
+    "with so many coins, and no fewer, the chance that the best reaches the share is one half or more"
     return abs(got - _median(_tail(accuracy, days))) <= 0.01 * _median(_tail(accuracy, days))
 
 
@@ -1213,7 +1246,10 @@ def is_a_whole_number(got, accuracy, days):
 def is_the_chance_of_one(got, accuracy, days): return np.isclose(got, _tail(accuracy, days), rtol=0.02)
 
 
-def is_not_rounded(got, accuracy, days): return got != int(got) and ceil(got) == _median(_tail(accuracy, days))
+def is_not_rounded(got, accuracy, days): return got != int(got) and np.isclose(got, log(0.5) / log(1 - _tail(accuracy, days)))
+
+
+def rounds_coins_down(got, accuracy, days): return days > 100 and got == _median(_tail(accuracy, days)) - 1
 
 
 def is_the_mean(got, accuracy, days): return abs(got - 1 / _tail(accuracy, days)) <= 0.005 * got + 1 and days > 1000
@@ -1222,7 +1258,7 @@ def is_the_mean(got, accuracy, days): return abs(got - 1 / _tail(accuracy, days)
 def adds_chances(got, accuracy, days): return abs(got - 0.5 / _tail(accuracy, days)) <= 0.005 * got + 1 and days > 1000
 
 
-def is_the_bell_curve(got, accuracy, days): return abs(got - _median(_smooth(accuracy, days))) <= 0.005 * got + 1 and days > 60
+def is_the_bell_curve(got, accuracy, days): return abs(got - _median(_smooth(accuracy, days))) <= 0.005 * got + 0.5 and days > 60
 
 
 def wants_more_than_the_share(got, accuracy, days): return got == _median(max(_tail(accuracy, days, strictly=True), 1e-9))
@@ -1277,6 +1313,7 @@ tries_until_exercise = Exercise(
     diagnose={
         is_the_chance_of_one: "This is the chance of *one* coin. How many coins does it take until the best of them gets there?",
         is_not_rounded: "The number is right, but coins come whole: round up.",
+        rounds_coins_down: "One coin too few: with so many the chance is still below one half. Round up.",
         has_exactly_the_share: "This is the chance of exactly that many right days. A coin that is right more often counts "
                                "too: add them up.",
         counts_both_tails: "Here coins that are *wrong* so often count too. Only those that are right on at least the share do.",
@@ -1295,6 +1332,8 @@ tries_until_exercise = Exercise(
     wrong=dict(
         one=(_tail, "chance of *one* coin"),
         unrounded=(lambda a, n: log(0.5) / log(1 - _tail(a, n)), "round up"),
+        coins_down=(lambda a, n: int(log(0.5) / log(1 - _tail(a, n))), "One coin too few"),
+        added_unrounded=(lambda a, n: 0.5 / _tail(a, n), "multiply the chances"),
         exactly=(lambda a, n: _median(comb(n, ceil(a * n)) / 2**n), "exactly that many"),
         both_tails=(lambda a, n: _median(2 * _tail(a, n)), "*wrong* so often"),
         more=(lambda a, n: _median(max(_tail(a, n, strictly=True), 1e-9)), "*At least*"),
