@@ -29,6 +29,8 @@ _HOME = {
     "train.learner": "Learner",
     "train.refresh": "bn_refresh",
     "train.preflight": "preflight",
+    "train.rounded": "Rounded",
+    "train.audit": "precision_audit underflow",
     "train.lr_find": "lr_find suggest sweep_plan",
     "course.judge": "Exercise judgements",
     "course.exercise": "exercises",

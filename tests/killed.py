@@ -11,6 +11,7 @@ from torch import nn, optim
 
 from fastcourse.train.curves import linear, one_cycle
 from fastcourse.train.recipe import Recipe
+from fastcourse.train.checkpoint import tensors_of
 from fastcourse.train.data import from_arrays
 from fastcourse.train.learner import Learner
 
@@ -43,7 +44,7 @@ def digest(learner) -> str:
     "Of every byte that training changes"
     h = hashlib.sha256()
     state = learner.optimizer.state_dict()["state"]
-    tensors = learner._tensors() | {f"{i}.{k}": v for i, values in state.items() for k, v in values.items() if isinstance(v, torch.Tensor)}
+    tensors = tensors_of(learner) | {f"{i}.{k}": v for i, values in state.items() for k, v in values.items() if isinstance(v, torch.Tensor)}
     for name in sorted(tensors): h.update(name.encode() + tensors[name].detach().contiguous().numpy().tobytes())
     return h.hexdigest()
 

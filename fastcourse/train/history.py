@@ -45,6 +45,7 @@ class History:
     losses: np.ndarray = field(default_factory=lambda: np.empty(0))
     norms: np.ndarray = field(default_factory=lambda: np.empty(0))      # of the gradients before clipping, if they were clipped
     epochs: list[dict] = field(default_factory=list)
+    skipped: int = 0                                                    # steps left out since the loss scale made a gradient infinite
     seconds: float = math.nan
 
     def extend(self, losses, norms=()) -> None:
@@ -77,7 +78,8 @@ class History:
 
     def __repr__(self):
         last = ", ".join(f"{k} {v:.4g}" for k, v in (self.epochs[-1] if self.epochs else {}).items())
-        return f"History of {len(self.losses)} steps in {self.seconds:.1f} s. {last or 'No epoch finished.'}"
+        skipped = f" {self.skipped} of them were left out by the loss scale." if self.skipped else ""
+        return f"History of {len(self.losses)} steps in {self.seconds:.1f} s.{skipped} {last or 'No epoch finished.'}"
 
 # %% ../../nbs/train/75_history.ipynb #80cbfcd7
 class Diverged(FastcourseError):

@@ -16,9 +16,10 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from ..settings import FastcourseError, load_settings
+from . import checkpoint
 from .average import Average
 from .batches import Batches
-from .checkpoint import agree, pack, read, unpack, write
+from .choice import choose
 from .core import key, own_draws, timer
 from .recipe import Recipe
 from .forward import compiled
@@ -26,6 +27,7 @@ from .items import Items, Loaders, call
 from .history import History, Predictions
 from .parts import build, draws_of, loss_of, optimizer_of, reduction_of
 from .plan import Plan, cut
+from .precision import LossScale, precision_of, refuse_short_weights, warn_of_bce
 from .position import Batch, Position
 from .rehearsal import keep, rehearsal
 from .team import Team
@@ -47,9 +49,10 @@ class Learner:
     `optimizer`: a class, a function of the parameters, or an optimizer · `seed`: default from settings.ini ·
     `micro`: samples in one forward pass, default the whole batch (many processes: an equal share of it) · `clip`: the most that
     the gradient's norm may be (inf: only measured) · `ema`: decay of a running average of the weights, by which the model is
-    then judged · `compile`: by torch, where that works"""
+    then judged · `compile`: by torch, where that works · `precision`: "fp32", "tf32", "bf16", "fp16", or "auto", the fastest
+    of those that are safe here, measured on a step; weights, loss and results are float32 with each"""
     def __init__(self, model, data, *, loss, optimizer, seed: int | None = None, device="auto", micro: int | None = None,
-                 clip: float | None = None, ema: float | None = None, compile: bool = False):
+                 clip: float | None = None, ema: float | None = None, compile: bool = False, precision: str = "fp32"):
         self.seed = load_settings().seed if seed is None else seed
         self.team = Team(device)
         self.device, self.data, self.loss = self.team.device, Loaders(data) if isinstance(data, DataLoader) else data, loss
@@ -61,6 +64,14 @@ class Learner:
         if clip is not None and not clip > 0: raise FastcourseError(f"clip = {clip!r} will not do.", "Give a norm above 0, such as 1.0, or None.")
         self.clip, self.norm, self.average = clip, None, None if ema is None else Average(self.model, ema)
         self._forward, self._draws = compiled(self.model) if compile else self.model, own_draws(self.device)
+        self.set_precision(choose(self) if precision == "auto" else precision)
+
+    def set_precision(self, name: str) -> None:
+        "From now on steps and predictions in the format `name`; with fp16 a loss scale begins anew"
+        refuse_short_weights(self.model, name)
+        self.precision = precision_of(name, self.device)
+        self.scale = LossScale() if self.precision.scaled else None
+        warn_of_bce(self.model, self.precision)
 
     def split(self, split="valid") -> Batches:
         "The batches of 'train', 'valid' or 'test', or of a split of your own, on the device"
@@ -118,23 +129,29 @@ class Learner:
         at = self.position
         at.expect(batch)
         at.torn = True
-        with self._draws as seeded, self._values.of(batch.row):
+        with self._draws as seeded, self._values.of(batch.row), self.precision.switches():
             moved = [p for group in self.optimizer.param_groups for p in group["params"]]
             for p in moved: p.grad = None            # zero_grad() opens a profiler's range each time
             loss = self._gradient(batch, seeded)
-            if self.clip is not None: self.norm = nn.utils.clip_grad_norm_(moved, self.clip)
-            self.optimizer.step()
-        if self.average: self.average.update(at.done)
+            if taken := self._fit_to_use(moved): self.optimizer.step()
+        if self.average and taken: self.average.update(at.done)
         at.take(batch)
         return loss
+
+    def _fit_to_use(self, moved) -> bool:
+        "Unscales the gradients, then clips them; whether the step may be taken: not where the scale made one infinite"
+        if self.scale: self.norm = self.scale.unscale([p.grad for p in moved if p.grad is not None])
+        if self.scale and self.scale.last_skipped: return False
+        if self.clip is not None: self.norm = nn.utils.clip_grad_norm_(moved, self.clip)
+        return True
 
     def _gradient(self, batch, seeded):
         total = None
         for k, n, x, y in batch.pieces():
             seeded(k)
-            loss = loss_of(self.loss, call(self._forward, x), y)
+            loss = loss_of(self.loss, self.precision.run(self._forward, x), y)
             if n != batch.n and not self._sums: loss = loss * (n / batch.n)
-            loss.backward()
+            (loss if self.scale is None else loss * self.scale.value).backward()
             total = loss.detach() if total is None else total + loss.detach()
         return total if self.team.world == 1 else self._add_up(total)
 
@@ -151,6 +168,7 @@ class Learner:
         plan = recipe if isinstance(recipe, Plan) else self.plan(recipe, epochs)
         if plan.recipe.size is not None: self.try_sizes(plan)
         batches, history, seen = self.batches(plan, resume), History(plan, first=self.position.done - self.position.start if resume else 0), []
+        skipped = self.scale.skipped if self.scale else 0
         if progress and not resume and self.position.left: print(f"Note: {self.position.left}")
         bar = tqdm(total=len(plan), initial=history.first, file=sys.stdout, disable=not progress or self.team.rank > 0, mininterval=0.5, bar_format=_BAR)
         with bar, timer(self.device) as t:
@@ -161,7 +179,7 @@ class Learner:
                 bar.update()
                 if ends or len(seen) == _LOOK: history.look(seen, t.seconds, stop_at_nan)
                 if ends: self._end_epoch(history, batch, t, bar)
-        history.seconds = t.seconds
+        history.seconds, history.skipped = t.seconds, self.scale.skipped - skipped if self.scale else 0
         return history
 
     def _end_epoch(self, history, batch, t, bar):
@@ -177,7 +195,7 @@ class Learner:
         self.team.share(self.model.buffers())
         try:
             self.model.eval()
-            with torch.no_grad(), own_draws(self.device), self.average.in_place() if self.average else nullcontext(): yield
+            with torch.no_grad(), own_draws(self.device), self.precision.switches(), self.average.in_place() if self.average else nullcontext(): yield
         finally:
             for module, mode in modes: module.training = mode
 
@@ -186,7 +204,7 @@ class Learner:
         data = self.split(split)
         with self._evaluating():
             batches = (data.take(at, size=size) for at in torch.arange(len(data)).split(self.data.batch_size))
-            scores, targets = zip(*((call(self.model, x).float().cpu(), y.cpu()) for x, y in batches))
+            scores, targets = zip(*((self.precision.run(self.model, x).float().cpu(), y.cpu()) for x, y in batches))
         return Predictions(torch.cat(scores), torch.cat(targets), torch.arange(len(data)))
 
     def evaluate(self, split="valid", metrics=(), *, size: int | None = None) -> dict[str, float]:
@@ -212,33 +230,12 @@ class Learner:
 
     def _touched(self):
         modules = [self.model, self.loss] if isinstance(self.loss, nn.Module) else [self.model]
-        return [*modules, self.optimizer, vars(self.position), *([self.average.held] if self.average else [])]
-
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        "What a step changes, the optimizer's state aside"
-        modules = dict(model=self.model) | (dict(loss=self.loss) if isinstance(self.loss, nn.Module) else {})
-        held = {f"average.{i}": t for i, t in enumerate(self.average.held)} if self.average else {}
-        return held | {f"{part}.{name}": t for part, module in modules.items() for group in (module.named_parameters(), module.named_buffers()) for name, t in group}
-
-    def _facts(self) -> dict:
-        return dict(seed=self.seed, clip=self.clip, ema=self.average and self.average.decay)
+        return [*modules, self.optimizer, vars(self.position), *([vars(self.scale)] if self.scale else []), *([self.average.held] if self.average else [])]
 
     def save(self, path) -> None:
         "Writes one file from which `resume` goes on bit for bit; an error leaves the file that was there"
-        if self.position.torn: raise FastcourseError("The last step did not finish, so there is no whole state to save.", "Restore a snapshot first, or resume an earlier file.")
-        state, optimizer = pack(self.optimizer)
-        if self.team.rank == 0: write(path, self._tensors() | state, dict(learner=self._facts(), optimizer=optimizer, position=vars(self.position), torch=torch.__version__))
+        checkpoint.save(self, path)
 
     def resume(self, path) -> None:
         "Takes over the state that `save` wrote: then go on with learner.batches(plan, resume=True) or learner.fit(plan, resume=True). An error leaves the learner as it was"
-        tensors, facts = read(path)
-        mine, before = self._tensors(), self.snapshot()
-        agree(mine, tensors, self._facts(), facts["learner"])
-        try:
-            with torch.no_grad():
-                for name, t in mine.items(): t.copy_(tensors[name])
-            unpack(self.optimizer, tensors, facts["optimizer"])
-            vars(self.position).update(facts["position"])
-        except BaseException:
-            before()
-            raise
+        checkpoint.resume(self, path)

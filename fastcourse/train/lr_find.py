@@ -83,6 +83,10 @@ class _Watch:
     def __init__(self, lrs):
         self.lrs, self.losses, self.best, self.reason, self.start = lrs, [], math.inf, "", None
 
+    def leave_out(self) -> None:
+        "A step that was skipped for its loss scale moved nothing, so it is no point"
+        self.lrs.pop(len(self.losses))
+
     def over(self, loss: float) -> bool:
         at = self.lrs[len(self.losses)]
         if not math.isfinite(loss):
@@ -152,14 +156,16 @@ def sweep_plan(learner, lr, steps: int, size=None) -> Plan:
     return Plan(Recipe(lr=lr, size=size), steps * batch / whole, whole, batch, learner.micro)
 
 
-def _sweep(learner, plan: Plan, turn: int) -> tuple[list[float], str]:
-    "(finite losses, why it stopped) of sweep number `turn`, each with samples in an order of its own"
+def _sweep(learner, plan: Plan, turn: int) -> tuple[dict[float, float], str]:
+    "(the finite loss at each rate, why it stopped) of sweep number `turn`, each with samples in an order of its own"
     watch = _Watch([row.lr for row in plan.rows])
     with learner.rehearsal():
         learner.position.start = learner.position.done = turn * len(plan)
         for batch in learner.batches(plan):
-            if watch.over(learner.step(batch).item()): break
-    return watch.losses, watch.reason or f"the sweep reached its end at {watch.lrs[-1]:g}"
+            loss = learner.step(batch).item()
+            if learner.scale and learner.scale.last_skipped and math.isfinite(loss): watch.leave_out()
+            elif watch.over(loss): break
+    return dict(zip(watch.lrs, watch.losses)), watch.reason or f"the sweep reached its end at {plan.rows[-1].lr:g}"
 
 
 def lr_find(learner, start: float = 1e-6, end: float = 10, per_decade: int = 16, sweeps: int = 1, size=None) -> Found:
@@ -173,7 +179,7 @@ def lr_find(learner, start: float = 1e-6, end: float = 10, per_decade: int = 16,
     plan = sweep_plan(learner, exponential(start, end), round(math.log10(end / start) * per_decade) + 1, size)
     found = [_sweep(learner, plan, turn) for turn in range(int(sweeps))]
     shortest, reason = min(found, key=lambda sweep: len(sweep[0]))
-    lrs = np.array([row.lr for row in plan.rows[: len(shortest)]])
-    losses = np.mean([losses[: len(shortest)] for losses, _ in found], axis=0)
+    lrs = np.array([lr for lr in shortest if all(lr in losses for losses, _ in found)])
+    losses = np.mean([[losses[lr] for lr in lrs] for losses, _ in found], axis=0)
     _enough(lrs, f" ({reason})")
     return Found(lrs, losses, reason, suggest(lrs, losses))
