@@ -42,13 +42,35 @@ def trained(learner, recipe, epochs):
 def recall(scores, targets): return recall_at(scores, targets, FALSE_ALARMS).recall
 
 
+def scores_of(learner, part, size):
+    said = learner.predict(part, size=size)
+    return (said.scores[:, 1] - said.scores[:, 0]).numpy(), said.targets.numpy()
+
+
 def of_films(learner, size) -> dict:
     out = {}
     for part in ("valid", "test"):
-        said = learner.predict(part, size=size)
-        scores, targets = (said.scores[:, 1] - said.scores[:, 0]).numpy(), said.targets.numpy()
+        scores, targets = scores_of(learner, part, size)
         by = interval(recall, scores, targets, getattr(learner.data, part).meta["group"])
         out[part] = dict(recall=[by.value, by.low, by.high], auc=auc(scores, targets))
+    return out
+
+
+def lead(pairs, targets) -> float:
+    "Mean over seeds of the recall of the first half of the columns minus that of the second, column by column"
+    half = pairs.shape[1] // 2
+    return np.mean([recall(pairs[:, i], targets) - recall(pairs[:, half + i], targets) for i in range(half)])
+
+
+def leads_over_fixed(data, scores: dict) -> dict:
+    "For each arm and split, its mean lead in recall over `fixed`, both read on the same draws of patients: value, low, high"
+    out = {}
+    for part in ("valid", "test"):
+        split = getattr(data, part)
+        for arm in {arm for arm, _, _ in scores} - {"fixed"}:
+            pairs = np.stack([scores[a, seed, part] for a in (arm, "fixed") for seed in SEEDS], axis=1)
+            i = interval(lead, pairs, split.y.numpy(), split.meta["group"])
+            out.setdefault(part, {})[arm] = [i.value, i.low, i.high]
     return out
 
 
@@ -93,15 +115,16 @@ def compared(name, data, net, full, epochs, arms: dict, look=()) -> dict:
     def learner(seed): return Learner(net, data, loss=F.cross_entropy, optimizer=AdamW, seed=seed, device="cpu")
     found = lr_find(learner(SEEDS[0]), sweeps=3, size=full)
     def plan(sizes, epochs): return learner(SEEDS[0]).plan(Recipe(lr=one_cycle(found.lr), size=sizes), epochs)
-    budget, runs = seconds_of(plan(full, epochs), ms), []
+    budget, runs, scores = seconds_of(plan(full, epochs), ms), [], {}
     for seed, (arm, (sizes, own)) in product(SEEDS, arms.items()):
         long = own or round(epochs * budget / seconds_of(plan(sizes, epochs), ms), 2)
         one, rows = trained(learner(seed), Recipe(lr=one_cycle(found.lr), size=sizes), long), plan(sizes, long)
         last = rows.rows[-1].size
         runs.append(dict(arm=arm, seed=seed, size=last, epochs=long, steps=len(rows), seconds=seconds_of(rows, ms), **judged(one, last)))
+        if "pneumonia" in data.classes: scores |= {(arm, seed, part): scores_of(one, part, last)[0] for part in ("valid", "test")}
         if arm in look: runs[-1]["elsewhere"] = elsewhere(one, look[arm])
         print(rounded({k: runs[-1][k] for k in ("arm", "seed", "seconds", "epochs", "valid")}), flush=True)
-    return dict(rate=found.lr, finder=repr(found), full=full, runs=runs)
+    return dict(rate=found.lr, finder=repr(found), full=full, runs=runs, leads_in_recall=leads_over_fixed(data, scores) if scores else {})
 
 
 SETTINGS = dict(chest_xray=lambda: (chest_xray(batch_size=64), lambda: convnet(2, width=8, depth=4)),

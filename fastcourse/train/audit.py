@@ -10,7 +10,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from ..settings import FastcourseError
 from .choice import cosine_of

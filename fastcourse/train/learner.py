@@ -23,7 +23,7 @@ from .choice import choose
 from .core import key, own_draws, timer
 from .recipe import Recipe
 from .forward import compiled
-from .items import Items, Loaders, call
+from .items import Items, Loaders
 from .history import History, Predictions
 from .parts import build, draws_of, loss_of, optimizer_of, reduction_of
 from .plan import Plan, cut
