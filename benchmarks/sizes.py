@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import AdamW
 
-from fastcourse import (Learner, Recipe, Stages, auc, beans, bn_refresh, chest_xray, convnet, fashion_mnist, from_arrays, fx_daily, interval, lr_find,
-                        one_cycle, progressive, recall_at)
+from fastcourse import (Learner, Recipe, Stages, auc, beans, bn_refresh, chest_xray, convnet, fashion_mnist, from_arrays, fx_daily, interval, join, lr_find,
+                        one_cycle, progressive, recall_at, warmup_stable_decay)
 from fastcourse.train.core import timer
 from fastcourse.train.preflight import full_rows
 from result import FOLDER, save
@@ -151,6 +151,25 @@ def clothes() -> dict:
     return compared("fashion_mnist", *SETTINGS["fashion_mnist"](), 28, 5, arms)
 
 
+def why() -> dict:
+    "Fashion-MNIST at equal epochs: is it the small images, the jumps, BatchNorm's memory, or the rate that is spent before the full size comes?"
+    data, net = SETTINGS["fashion_mnist"]()
+    peak = json.loads((FOLDER / "sizes_fashion_mnist.json").read_text())["rate"]
+    growing, jump = progressive(14, 28), Stages((0.8, 14), (0.2, 28))
+    arms = dict(fixed=Recipe(lr=one_cycle(peak), size=28), growing=Recipe(lr=one_cycle(peak), size=growing), one_jump=Recipe(lr=one_cycle(peak), size=jump),
+                half_at_full=Recipe(lr=one_cycle(peak), size=progressive(14, 28, finetune=0.5)), low_peak=Recipe(lr=one_cycle(peak / 3), size=growing),
+                late_fall=Recipe(lr=warmup_stable_decay(peak, warmup=0.25, decay=0.2), size=growing), late_fall_fixed=Recipe(lr=warmup_stable_decay(peak, warmup=0.25, decay=0.2), size=28),
+                two_cycles=Recipe(lr=join((0.8, one_cycle(peak)), (0.2, one_cycle(peak))), size=jump))
+    runs = []
+    for seed, (arm, recipe) in product(SEEDS, arms.items()):
+        one = trained(Learner(net, data, loss=F.cross_entropy, optimizer=AdamW, seed=seed, device="cpu"), recipe, 5)
+        plain = one.evaluate()
+        bn_refresh(one)
+        runs.append(dict(arm=arm, seed=seed, valid=plain, refreshed=one.evaluate()))
+        print(rounded(runs[-1]), flush=True)
+    return dict(rate=peak, epochs=5, runs=runs)
+
+
 # Days
 BARS, HORIZON = 128, 5
 
@@ -193,7 +212,7 @@ def times() -> dict:
             for name, make in SETTINGS.items() for data, net in [make()]}
 
 
-SETS = dict(chest_xray=films, beans=leaves, fashion_mnist=clothes, days=days)
+SETS = dict(chest_xray=films, beans=leaves, fashion_mnist=clothes, why=why, days=days)
 
 
 def main(names):

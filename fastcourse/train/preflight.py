@@ -114,8 +114,13 @@ class Preflight:
         cost = [row["ms"] / row["batch"] for row in self.sizes]
         (top, side), order = max(zip(cost, sides), key=lambda pair: pair[1]), sorted(range(len(sides)), key=sides.__getitem__)
         measured = [sides[i] for i in order], [cost[i] for i in order]
-        return plot.lines({"measured": measured, "in proportion to pixels": (measured[0], [top * (s / side) ** 2 for s in measured[0]])},
-                          xlabel="side of the image (px)", ylabel="ms for a sample", logx=True, logy=True)
+        picture = plot.lines({"measured": measured, "in proportion to pixels": (measured[0], [top * (s / side) ** 2 for s in measured[0]])},
+                             xlabel="side of the image (px)", ylabel="ms for a sample", logx=True, logy=True)
+        ax = picture.axes[0]
+        ax.set_xticks(measured[0], [f"{s:g}" for s in measured[0]])
+        ax.set_yticks(measured[1], [f"{c:.2g}" for c in measured[1]])
+        ax.minorticks_off()
+        return picture
 
     def __repr__(self):
         last = self.sizes[-1]["size"]
@@ -141,7 +146,9 @@ def preflight(learner, recipe, epochs: float = 1, *, rounds: int = 7) -> Preflig
     full, whole = full_rows(plan), full_rows(flat)[last]
     with learner.rehearsal():
         shapes = learner.try_sizes(plan)
-        *seconds, of_whole = _seconds_of_steps(learner, plan, [*full.values(), whole], rounds)
+        differs = (whole.n, whole.size) != (full[last].n, last)
+        seconds = _seconds_of_steps(learner, plan, [*full.values(), *([whole] if differs else [])], rounds)
+        of_whole = seconds.pop() if differs else seconds[list(full).index(last)]
         memory = [bytes_of_step(learner, next(learner.batches(plan.of([row])))) for row in full.values()]
         ends = plan.rows[-1].epoch + 1 if learner.data.valid is not None else 0
         with timer(learner.device) as t:
