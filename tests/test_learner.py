@@ -245,6 +245,8 @@ def test_a_loss_that_is_no_number_stops_with_the_step_and_the_rate():
     (lambda: learner(optimizer=optim.LBFGS), "LBFGS evaluates the loss several times"),
     (lambda: learner(device="abacus"), "no device 'abacus'"),
     (lambda: learner(model=nn.ReLU()), "No parameter"),
+    (lambda: learner(seed=-1), "seed = -1 will not do"),
+    (lambda: learner(seed=0.5), "seed = 0.5 will not do"),
     (lambda: learner(optimizer=optim.Adagrad).plan(Recipe(lr=0.1, momentum=0.9), 1), "Adagrad has no momentum"),
     (lambda: fit(learner(loss=lambda o, y: 0.5)), "gave float"),
     (lambda: fit(learner(), size=8), "neither images nor series"),

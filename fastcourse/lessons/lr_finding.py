@@ -543,7 +543,7 @@ _SIGNS = {  # diagnosis: what it looks like, and what to tell of a film that loo
     "fp16 overflow": ("An overflow ends a run at one step: from there on no loss is a number.", _finite),
     "batchnorm in train mode": ("This leaves the training untouched, which falls as in health, and spoils every validation from the first on.",
                                 _epochs, _valid),
-    "healthy": ("In health the loss never leaps, it falls quickly and to the end, and the validation goes with it.", _start, _highest, _epochs, _valid),
+    "healthy": ("In health the loss never climbs above its start, it falls quickly, and the validation goes with it.", _start, _highest, _epochs, _valid),
 }
 
 

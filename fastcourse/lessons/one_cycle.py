@@ -690,7 +690,7 @@ def what_may_be_said():
     as good: over many seeds, the two find equally many to within 1 in 100 pneumonias
     steadier: the valid loss of one-cycle depends less on the seed
     other children: with seed 42 and other children of this pool, the constant run would be ahead again
-    elsewhere: over many seeds, one-cycle ranks the test films worse"""
+    elsewhere: over many seeds, one-cycle finds fewer pneumonias of the test films at 5 % false alarms"""
     ### BEGIN SOLUTION
     return {"always": "contradicted", "on average": "open", "as good": "open",
             "steadier": "shown", "other children": "open", "elsewhere": "open"}
@@ -1016,9 +1016,11 @@ def schedule_of(name, peak):
 
 def rate_of(learner, lr):
     "The rate that `lr` names, or with auto one read off a sweep"
-    try: return float(lr) if lr != "auto" else lr_find(learner).suggestion.lr
+    try: rate = float(lr) if lr != "auto" else lr_find(learner).suggestion.lr
     except AttributeError: raise FastcourseError("The loss never descends in a sweep.", "Pass a rate of your own with --lr.") from None
     except ValueError: raise FastcourseError(f"--lr {lr} is no number.", "Give a learning rate such as 0.01, or auto.") from None
+    if 0 < rate < math.inf: return rate
+    raise FastcourseError(f"--lr {lr} will not do.", "Give a learning rate above 0, such as 0.01, or auto.")
 
 
 def train(learner, plan, save=None, resume=False):

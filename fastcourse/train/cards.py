@@ -102,7 +102,8 @@ def _facts(card):
 
 
 def _read(file: Path) -> Card:
-    values = tomllib.loads(file.read_text(encoding="utf-8"))
+    try: values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e: raise FastcourseError(f"The card {file.name} cannot be read ({e}).", "Install the package again.") from None
     return Card(name=file.stem, **{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 

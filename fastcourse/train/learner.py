@@ -54,6 +54,7 @@ class Learner:
     def __init__(self, model, data, *, loss, optimizer, seed: int | None = None, device="auto", micro: int | None = None,
                  clip: float | None = None, ema: float | None = None, compile: bool = False, precision: str = "fp32"):
         self.seed = load_settings().seed if seed is None else seed
+        if not (hasattr(self.seed, "__index__") and self.seed >= 0): raise FastcourseError(f"seed = {seed!r} will not do.", "Give a whole number, 0 or more.")
         self.team = Team(device)
         self.device, self.data, self.loss = self.team.device, Loaders(data) if isinstance(data, DataLoader) else data, loss
         self.model = build(model, self.seed).to(self.device)
