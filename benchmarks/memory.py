@@ -25,9 +25,9 @@ def resident_mb() -> float:
 
 def main() -> int:
     torch.set_num_threads(1)
-    x, y = torch.randn(640, 1, 4, 4), torch.arange(640) % 2
+    x, y = torch.randn(640, 1, 8, 8), torch.arange(640) % 2
     data = from_arrays(x, y, batch_size=16, augment=("flip", "shift"), valid=0, test=0)
-    learner = Learner(lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), data, loss=F.cross_entropy, optimizer=torch.optim.AdamW, seed=1, device="cpu", clip=1.0, ema=0.99)
+    learner = Learner(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), data, loss=F.cross_entropy, optimizer=torch.optim.AdamW, seed=1, device="cpu", clip=1.0, ema=0.99)
     plan = learner.plan(Recipe(lr=one_cycle(0.01), augment=0.5), STEPS * 16 / 640)
     seen = []
     with tempfile.TemporaryDirectory() as folder:
