@@ -1,8 +1,8 @@
 """What lesson 3 claims about image size: `python benchmarks/sizes.py time` on an idle machine (two minutes), then
-`python benchmarks/sizes.py chest_xray beans fashion_mnist days` (an hour on one core; several processes may share them).
+`python benchmarks/sizes.py chest_xray beans fashion_mnist why days` (over an hour on one core; several processes may share them).
 
 Five seeds, one network, one learning rate for all arms of a set: what the finder suggests at full size, which favours no arm that
-begins smaller. `fixed` trains at full size throughout; `growing_epochs` as many
+begins smaller (0.01 where that sweep never descends). `fixed` trains at full size throughout; `growing_epochs` as many
 epochs with sizes that grow; `growing_time` the same sizes with so many more epochs that its steps take the time of those of `fixed`; `only_16` one smaller size throughout.
 Every network is judged at the size at which it ended. Seconds are not those of the run, which other processes disturb, but the steps of
 its plan, each at the median that `time` found for its size on one core. `days`: volatility of the pound a week ahead, from windows of 128 daily returns; a size
@@ -114,17 +114,18 @@ def compared(name, data, net, full, epochs, arms: dict, look=()) -> dict:
     ms = json.loads((FOLDER / "sizes_time.json").read_text())["milliseconds"][name]
     def learner(seed): return Learner(net, data, loss=F.cross_entropy, optimizer=AdamW, seed=seed, device="cpu")
     found = lr_find(learner(SEEDS[0]), sweeps=3, size=full)
-    def plan(sizes, epochs): return learner(SEEDS[0]).plan(Recipe(lr=one_cycle(found.lr), size=sizes), epochs)
+    peak = found.suggestion.lr if found.suggestion else 0.01
+    def plan(sizes, epochs): return learner(SEEDS[0]).plan(Recipe(lr=one_cycle(peak), size=sizes), epochs)
     budget, runs, scores = seconds_of(plan(full, epochs), ms), [], {}
     for seed, (arm, (sizes, own)) in product(SEEDS, arms.items()):
         long = own or round(epochs * budget / seconds_of(plan(sizes, epochs), ms), 2)
-        one, rows = trained(learner(seed), Recipe(lr=one_cycle(found.lr), size=sizes), long), plan(sizes, long)
+        one, rows = trained(learner(seed), Recipe(lr=one_cycle(peak), size=sizes), long), plan(sizes, long)
         last = rows.rows[-1].size
         runs.append(dict(arm=arm, seed=seed, size=last, epochs=long, steps=len(rows), seconds=seconds_of(rows, ms), **judged(one, last)))
         if "pneumonia" in data.classes: scores |= {(arm, seed, part): scores_of(one, part, last)[0] for part in ("valid", "test")}
         if arm in look: runs[-1]["elsewhere"] = elsewhere(one, look[arm])
         print(rounded({k: runs[-1][k] for k in ("arm", "seed", "seconds", "epochs", "valid")}), flush=True)
-    return dict(rate=found.lr, finder=repr(found), full=full, runs=runs, leads_in_recall=leads_over_fixed(data, scores) if scores else {})
+    return dict(rate=peak, finder=repr(found), full=full, runs=runs, leads_in_recall=leads_over_fixed(data, scores) if scores else {})
 
 
 SETTINGS = dict(chest_xray=lambda: (chest_xray(batch_size=64), lambda: convnet(2, width=8, depth=4)),

@@ -299,3 +299,20 @@ def test_refresh_measures_the_averaged_weights():
 
 def test_height_width_is_what_a_size_means():
     assert [height_width(size) for size in progressive((8, 16), (16, 16), stages=2).values] == [(8, 16), (16, 16)]
+
+
+def test_an_error_while_refreshing_leaves_the_statistics_as_they_were():
+    one = learner(lambda: vit_bn(), images(side=16))
+    one.fit(Recipe(lr=1e-2), 1, progress=False)
+    before = bits(one)
+    with pytest.raises(FastcourseError, match="whole patches"): bn_refresh(one, size=18)
+    with pytest.raises(FastcourseError, match="batches = 0"): bn_refresh(one, batches=0)
+    assert same(before, bits(one)) and all(m.training for m in one.model.modules())
+
+
+def vit_bn(): return nn.Sequential(nn.BatchNorm2d(1), vit_small(2, size=16, patch=8, width=16, depth=1))
+
+
+def test_memory_is_counted_in_the_format_of_the_step():
+    def kept(precision): return preflight(learner(precision=precision), Recipe(lr=1e-3), rounds=1).sizes[0]["MiB"]
+    assert kept("bf16") < kept("fp32")                                                     # the maps that backward needs take half the bytes

@@ -15,8 +15,8 @@ from ..settings import FastcourseError
 from .choice import cosine_of
 from .formats import Format, format_of
 from .items import apply, call
-from .parts import loss_of
 from .plot import COLOURS, Picture
+from .recipe import Recipe
 from .rounded import Rounded
 
 # %% ../../nbs/train/97_audit.ipynb #f233a52b
@@ -31,22 +31,19 @@ def vanishing(gradient: torch.Tensor, fmt, scale: float = 1.0) -> float:
 def gradients_of(learner) -> dict[str, torch.Tensor]:
     "The exact gradient of each parameter on the learner's next batch: float64, by a copy of the model; the learner is left as it was"
     model = deepcopy(learner.model).double()
-    _, loss = _one_pass(learner, model, torch.float64)
-    loss.backward()
+    _loss_of_one_pass(learner, model, torch.float64).backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-def _one_pass(learner, model, dtype=torch.float32):
-    "(outputs, loss) of a model on the learner's next batch, its layers drawing what they would in the step; the first micro-batch stands for all"
-    from fastcourse.train.recipe import Recipe
+def _loss_of_one_pass(learner, model, dtype=torch.float32) -> torch.Tensor:
+    "A model's loss on the learner's next batch, its layers drawing what they would in the step; the first micro-batch stands for all"
     with learner.rehearsal():
         batch = next(learner.batches(learner.plan(Recipe(lr=0.0), 1)))
         k, _, x, y = next(iter(batch.pieces()))
         x, y = (apply(lambda t: t.to(dtype) if t.is_floating_point() else t, part) for part in (x, y))
         with learner._draws as seeded:
             seeded(k)
-            out = call(model, x)
-            return out, loss_of(learner.loss, out, y) if dtype != torch.float64 else learner.loss(out, y).mean()
+            return learner.loss(call(model, x), y).mean()
 
 
 def underflow(learner, formats=("fp16", "bf16", "fp8_e5m2", "fp8_e4m3"), scale: float = 1.0) -> Picture:
@@ -91,8 +88,8 @@ class Audit:
         return picture
 
 
-def _largest(model, found: dict, top: float):
-    "Hooks that note the largest activation behind each layer, and the first one beyond `top`"
+def _largest(model, found: dict):
+    "Hooks that note in `found` the largest activation behind each layer, in the order in which they work"
     def after(name):
         def look(layer, x, out):
             if not isinstance(out, torch.Tensor) or not out.is_floating_point() or not out.numel(): return
@@ -109,11 +106,11 @@ def precision_audit(learner, fmt="fp16", *, scale: float = 1.0) -> Audit:
     import pandas
     f, exact, largest = format_of(fmt), gradients_of(learner), {}
     wide = deepcopy(learner.model)
-    handles = _largest(wide, largest, f.top)
-    _one_pass(learner, wide)
+    handles = _largest(wide, largest)
+    _loss_of_one_pass(learner, wide)
     for handle in handles: handle.remove()
     model = Rounded(learner.model, weights=f.name, activations=f.name, gradients=f.name, scale=scale)
-    _one_pass(learner, model)[1].backward()
+    _loss_of_one_pass(learner, model).backward()
     short = {name: torch.zeros_like(exact[name]) if p.grad is None else p.grad for name, p in model.model.named_parameters() if name in exact}
     rows = [dict(parameter=name, norm=float(g.norm()), of_norm=float(short[name].double().norm() / g.norm().clamp(min=1e-300)), same_way=cosine_of(short[name].flatten(), g.flatten()),
                  vanished=vanishing(g, f.name.removeprefix("mx"), scale), largest=largest.get(name.rpartition(".")[0], float("nan"))) for name, g in exact.items()]

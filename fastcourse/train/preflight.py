@@ -15,7 +15,7 @@ import torch
 from ..settings import FastcourseError
 from . import plot
 from .core import timer
-from .items import call
+from .parts import loss_of
 from .plan import Plan, Row
 from .resize import height_width
 from .trial import SizeError
@@ -59,7 +59,7 @@ def bytes_of_step(learner, batch) -> int:
     standing, kept = _standing(learner), []
     if learner.device.type == "cuda": torch.cuda.reset_peak_memory_stats(learner.device)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        loss = learner.loss(call(learner.model, x), y).float().mean()
+        loss = loss_of(learner.loss, learner.precision.run(learner.model, x), y)
     if learner.device.type != "cuda": return _bytes([*standing, *kept, batch.x, batch.y])
     loss.backward()
     return torch.cuda.max_memory_allocated(learner.device)

@@ -6,14 +6,10 @@
 __all__ = ['bn_refresh']
 
 # %% ../../nbs/train/92_refresh.ipynb #431bf0a2
-from contextlib import nullcontext
-
-import torch
 from torch import nn
 
 from ..settings import FastcourseError
-from .core import key, own_draws
-from .items import call
+from .core import key
 
 # %% ../../nbs/train/92_refresh.ipynb #d4dcf389
 def _norms(model) -> list[nn.Module]:
@@ -23,22 +19,22 @@ def _norms(model) -> list[nn.Module]:
 
 def bn_refresh(learner, *, size=None, batches: int | None = None) -> int:
     """Replaces the running mean and variance of each BatchNorm layer by their averages over the training batches at `size`
-    (default the data's own), all of them or the first `batches`; touches no weight, mode or generator, augments nothing.
+    (default the data's own), all of them or the first `batches`; touches no weight, mode or generator, augments nothing. An error leaves all as it was.
 
     Gives the number of layers. Weights averaged by `ema` are the ones measured, since the model is judged by them."""
-    norms, data = _norms(learner.model), learner.split("train")
+    norms, data, kept = _norms(learner.model), learner.split("train"), learner.snapshot()
+    if batches is not None and batches < 1: raise FastcourseError(f"batches = {batches!r} will not do.", "Give 1 or more, or None for all.")
     order = data.order(key(learner.seed, "refresh"), 0).split(learner.data.batch_size)
-    order = [at for at in order if len(at) > 1][:batches]
-    if not norms: return 0
-    if not order: raise FastcourseError("There is no batch of two samples or more to measure.", "Give batches=1 or more, or a larger batch size.")
-    modes, momenta = [(m, m.training) for m in learner.model.modules()], [m.momentum for m in norms]
+    order, momenta = [at for at in order if len(at) > 1][:batches], [m.momentum for m in norms]
+    if norms and not order: raise FastcourseError("There is no batch of two samples or more to measure.", "Take a larger batch size.")
     try:
-        learner.model.eval()
-        for m in norms: m.train().reset_running_stats(); m.momentum = None            # None: a plain average over batches
-        with torch.no_grad(), own_draws(learner.device), learner.average.in_place() if learner.average else nullcontext():
-            for at in order: call(learner.model, data.take(at, size=size)[0])
+        with learner._evaluating():
+            for m in norms: m.train().reset_running_stats(); m.momentum = None            # None: a plain average over batches
+            for at in order if norms else (): learner.precision.run(learner.model, data.take(at, size=size)[0])
+    except BaseException:
+        learner.restore(kept)
+        raise
     finally:
         for m, momentum in zip(norms, momenta): m.momentum = momentum
-        for m, mode in modes: m.training = mode
     learner.team.share(learner.model.buffers())
     return len(norms)

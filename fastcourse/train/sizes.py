@@ -58,6 +58,7 @@ def progressive(start: Size, end: Size, *, stages: int | None = None, finetune: 
     if h0 > h1 or w0 > w1: raise FastcourseError(f"{start} is larger than {end}, and sizes grow.", "Give the smaller first; for an order of your own give Stages((share, size), ...).")
     if not (hasattr(steps, "__index__") and steps >= 1): raise FastcourseError(f"stages = {stages!r} will not do.", "Give a number of sizes, such as 4; for shares of your own give Stages((share, size), ...).")
     if not 0 < finetune <= 1: raise FastcourseError(f"finetune = {finetune!r} will not do.", "Give the share of the run at full size, above 0 and at most 1, such as 0.2.")
+    if not (hasattr(multiple_of, "__index__") and multiple_of >= 1): raise FastcourseError(f"multiple_of = {multiple_of!r} will not do.", "Give a whole number, 1 or more.")
     odd = [side for side in (h0, w0, h1, w1) if side % multiple_of]
     if odd: raise FastcourseError(f"{odd[0]} is no multiple of {multiple_of}.", f"Take {max(odd[0] // multiple_of, 1) * multiple_of}, or another multiple_of.")
     if steps == 1 or finetune == 1: return Stages((1.0, end))
